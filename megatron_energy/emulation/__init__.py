@@ -1,0 +1,1 @@
+"""GPUs for hosts without any: an emulated NVML, a GPU catalog, a workload model, virtual time."""

@@ -1,0 +1,1 @@
+"""Everything that knows Megatron: hooks, recorder, flags, CPU shims, version differences."""

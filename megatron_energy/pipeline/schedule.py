@@ -1,0 +1,54 @@
+"""The pipeline schedule of one training iteration, as Megatron runs it."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from megatron_energy.errors import UserError
+
+P2pMode: TypeAlias = Literal["ideal", "overlap", "overlap-wait", "batched"]
+"""How point-to-point transfers constrain the order of events.
+
+``ideal``: data dependencies only, sends are free (published figures use it). ``overlap``: overlap_p2p_comm, the previous
+send is waited for (megatron-core <= 0.17, later ones without deallocation). ``overlap-wait``: overlap_p2p_comm, a send is
+waited for at once (core >= 0.18 with deallocate_pipeline_outputs). ``batched``: no overlap.
+"""
+
+P2P_MODES: tuple[P2pMode, ...] = get_args(P2pMode)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Megatron's interleaved (chunks > 1) or plain 1F1B (chunks == 1) schedule of one pipeline.
+
+    Attributes:
+        stages: pipeline-parallel size; 1 means no pipeline.
+        chunks: model chunks per stage (virtual pipeline size); the last stage's chunk c feeds the first stage's chunk c + 1.
+        microbatches: microbatches per pipeline and iteration.
+        group_size: Megatron's microbatch_group_size_per_vp_stage; None means ``stages``.
+        p2p: communication mode, see :data:`P2pMode`. It does not matter for plain 1F1B, which always blocks.
+        warmup_flush: overlap_p2p_comm_warmup_flush (overlap modes only): warm-up and cool-down prefetch receives.
+        forward_only: evaluation.
+
+    Raises:
+        UserError: sizes that Megatron would refuse.
+    """
+
+    stages: int
+    microbatches: int
+    chunks: int = 1
+    group_size: int | None = None
+    p2p: P2pMode = "overlap"
+    warmup_flush: bool = False
+    forward_only: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "microbatches", "chunks"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.p2p not in P2P_MODES:
+            raise UserError(f"unknown p2p mode '{self.p2p}': choose one of {', '.join(P2P_MODES)}")
+
+    @property
+    def group(self) -> int:
+        """Microbatches that one chunk runs in a row before the next chunk takes over."""
+        return self.group_size or self.stages

@@ -1,0 +1,1 @@
+"""Pure functions: profile + graph + deadline -> plan."""

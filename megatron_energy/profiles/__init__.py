@@ -1,0 +1,1 @@
+"""Time and energy per operation kind and clock: curves, tables, fits, files."""

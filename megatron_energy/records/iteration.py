@@ -1,0 +1,48 @@
+"""What one rank's GPU did in one iteration: measured on a real GPU, or settled by the emulation."""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Activity: TypeAlias = Literal["forward", "backward", "wait", "grad-sync", "optimizer", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stretch of a GPU's time line. Spans of a GPU are in order, do not overlap, and may leave gaps (idle)."""
+
+    activity: Activity
+    chunk: int  # -1 where it does not apply
+    microbatch: int  # -1 where it does not apply
+    start_s: float
+    end_s: float
+    clock_mhz: float  # time-weighted mean of the SM clock in force
+    steady_clock: bool = True  # one clock throughout
+    throttled: bool = False  # the GPU held the clock below the request (power cap)
+
+
+@dataclass(slots=True)
+class RankIteration:
+    """One rank, one iteration. Times are seconds on one clock common to all ranks of the job."""
+
+    rank: int
+    iteration: int
+    start_s: float
+    end_s: float
+    energy_j: float  # difference of the GPU's energy counter from start to end
+    spans: list[Span] = field(default_factory=list)
+    clock_changes: list[tuple[float, int]] = field(default_factory=list)  # (s, MHz) in force from then on; first entry at start_s
+    energy_samples: list[tuple[float, int]] = field(default_factory=list)  # (s, mJ): counter readings as its sensor updates
+    requests: int = 0  # clock requests issued
+    late_raises: int = 0  # raises in force only after the operation that needed them began
+    evaluation: bool = False  # forward-only iteration
+    emulated: bool = False
+
+    @property
+    def time_s(self) -> float:
+        """Length of the iteration in seconds."""
+        return self.end_s - self.start_s
+
+    @property
+    def power_w(self) -> float:
+        """Mean power over the iteration in W; 0 for an empty iteration."""
+        return self.energy_j / self.time_s if self.time_s > 0 else 0.0
