@@ -1,13 +1,14 @@
 """The dependency graph of one iteration: what must end before what may start."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
-IntArray: TypeAlias = npt.NDArray[np.int64]
+from megatron_energy.pipeline.levels import FloatArray, IntArray, Levels
+
+__all__ = ["FloatArray", "Graph", "IntArray", "Role", "Unit", "Vertex", "VertexKind"]
 
 VertexKind: TypeAlias = Literal["forward", "backward", "join", "grad-sync", "optimizer", "fixed"]
 Role: TypeAlias = Literal["warm-up", "steady", "cool-down", "grad-sync", "optimizer", "idle"]
@@ -32,7 +33,7 @@ class Vertex:
     role: Role = "idle"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """Vertices and edges; ``start[b] >= end[a] + lag_s`` for every edge (a, b).
 
@@ -41,7 +42,7 @@ class Graph:
         vertices: n vertices.
         edges: (m, 2) vertex indices.
         lag_s: (m,) seconds between the end of a and the earliest start of b (transfer time).
-        chains: per unit, its vertices in execution order (joins included).
+        chains: per unit, its vertices in execution order (joins included). Neighbours are connected by an edge.
     """
 
     units: tuple[Unit, ...]
@@ -49,3 +50,13 @@ class Graph:
     edges: IntArray
     lag_s: FloatArray
     chains: tuple[IntArray, ...]
+
+    @cached_property
+    def levels(self) -> Levels:
+        """Vertices sorted so that edges lead to later levels; computed once per graph."""
+        return Levels.of(len(self.vertices), self.edges, self.lag_s)
+
+    @cached_property
+    def unit_of_vertex(self) -> IntArray:
+        """(n,) index into ``units`` of every vertex."""
+        return np.array([vertex.unit for vertex in self.vertices], dtype=np.int64)

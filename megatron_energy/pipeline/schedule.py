@@ -24,7 +24,7 @@ class Schedule:
         stages: pipeline-parallel size; 1 means no pipeline.
         chunks: model chunks per stage (virtual pipeline size); the last stage's chunk c feeds the first stage's chunk c + 1.
         microbatches: microbatches per pipeline and iteration.
-        group_size: Megatron's microbatch_group_size_per_vp_stage; None means ``stages``.
+        group_size: Megatron's microbatch_group_size_per_vp_stage; None means ``stages``. Without interleaving it does not matter.
         p2p: communication mode, see :data:`P2pMode`. It does not matter for plain 1F1B, which always blocks.
         warmup_flush: overlap_p2p_comm_warmup_flush (overlap modes only): warm-up and cool-down prefetch receives.
         forward_only: evaluation.
@@ -47,8 +47,37 @@ class Schedule:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.p2p not in P2P_MODES:
             raise UserError(f"unknown p2p mode '{self.p2p}': choose one of {', '.join(P2P_MODES)}")
+        if self.warmup_flush and (self.chunks == 1 or self.p2p not in ("overlap", "overlap-wait")):
+            raise UserError("the warm-up flush needs several chunks and p2p mode overlap or overlap-wait: turn it off or change these")
+        if self.chunks > 1:
+            self._check_interleaving()
+
+    def _check_interleaving(self) -> None:
+        """Refuse what Megatron's interleaved schedule and its argument parser refuse."""
+        if self.stages == 1:
+            raise UserError(f"{self.chunks} chunks need a pipeline of at least 2 stages: use 1 chunk, or more stages")
+        if self.stages == 2 and self.p2p == "batched":
+            raise UserError(
+                "2 stages with several chunks need overlapped p2p (Megatron refuses batched): use p2p mode overlap or overlap-wait"
+            )
+        if not self.stages <= self.group <= self.microbatches:
+            raise UserError(
+                f"group size {self.group} must be between {self.stages} stages and {self.microbatches} microbatches: "
+                f"change the group size or the number of microbatches"
+            )
+        remainder = self.microbatches % self.group
+        if 0 < remainder < self.stages:
+            raise UserError(
+                f"{self.microbatches} microbatches in groups of {self.group} leave {remainder}: Megatron wants none or "
+                f"at least {self.stages} (one per stage) in the last group"
+            )
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether stages run several model chunks."""
+        return self.chunks > 1
 
     @property
     def group(self) -> int:
-        """Microbatches that one chunk runs in a row before the next chunk takes over."""
-        return self.group_size or self.stages
+        """Microbatches that one chunk runs in a row before the next chunk takes over (interleaved schedules only)."""
+        return self.stages if self.group_size is None else self.group_size
