@@ -1,0 +1,101 @@
+"""megatron.training, where a script uses it: our flags in its parser, a callback at its log interval."""
+
+import argparse
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from megatron_energy.megatron.imports import apply_when_imported, replace
+from megatron_energy.session.options import FLAGS, EnergyOptions
+
+Provider = Callable[[argparse.ArgumentParser], argparse.ArgumentParser]
+
+LOG_ENERGY_OFF = (
+    "megatron-energy: --log-energy is switched off: Megatron divides the energy of the emulated GPUs by wall time, so its power "
+    "would be wrong. See the energy/ scalars instead."
+)
+
+
+def show_flags(options: EnergyOptions, arguments: Sequence[str]) -> None:
+    """Have Megatron's parser show our flags in ``--help`` and keep their values (plain types) on its args.
+
+    The launcher has taken the flags out of argv already, so that scripts with a parser of their own never see them; here
+    they are only defaults. Nothing is changed without an ``--energy-*`` flag, except for ``--help``.
+    """
+    if options.policy is None and not {"-h", "--help"} & set(arguments):
+        return
+    apply_when_imported("megatron.training.arguments", functools.partial(_wrap_parser, options))
+    apply_when_imported("megatron.training.initialize", _rebind_parser)  # registered second: it needs the first
+
+
+def _wrap_parser(options: EnergyOptions, arguments: Any) -> None:
+    parse_args = arguments.parse_args
+    signature = inspect.signature(parse_args)
+
+    @functools.wraps(parse_args)
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments["extra_args_provider"] = _with_flags(options, bound.arguments.get("extra_args_provider"))
+        parsed = parse_args(*bound.args, **bound.kwargs)
+        if options.active and options.device == "emulated" and getattr(parsed, "log_energy", False):
+            parsed.log_energy = False
+            if os.environ.get("RANK", "0") == "0":
+                print(LOG_ENERGY_OFF, file=sys.stderr)
+        return parsed
+
+    replace(arguments, parse_args=parse)
+
+
+def _rebind_parser(initialize: Any) -> None:
+    """Up to megatron-core 0.17, initialize holds the parser under a name of its own."""
+    if hasattr(initialize, "parse_args"):
+        from megatron.training import arguments
+
+        replace(initialize, parse_args=arguments.parse_args)
+
+
+def _with_flags(options: EnergyOptions, provider: Provider | None) -> Provider:
+    """The script's own provider of arguments, then our group."""
+
+    def provide(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        parser = provider(parser) if provider is not None else parser
+        group = parser.add_argument_group("megatron-energy")
+        for flag in FLAGS:
+            group.add_argument(
+                flag.option,
+                dest="energy_" + flag.field,
+                type=flag.parse,
+                default=getattr(options, flag.field),
+                metavar="{" + ",".join(flag.choices) + "}" if flag.choices else flag.name.upper(),
+                help=f"{flag.help} (default: {flag.default})" if flag.default is not None else flag.help,
+            )
+        return parser
+
+    return provide
+
+
+def call_at_log_interval(on_log: Callable[[int, Any], None]) -> None:
+    """Call ``on_log(iteration, writer)`` after Megatron has logged, every --log-interval iterations, on every rank.
+
+    ``writer`` is Megatron's TensorBoard writer, which exists on the last rank only: None elsewhere, and without
+    --tensorboard-dir.
+    """
+
+    def wrap(training: Any) -> None:
+        training_log = training.training_log
+        signature = inspect.signature(training_log)
+
+        @functools.wraps(training_log)
+        def log(*args: Any, **kwargs: Any) -> Any:
+            result = training_log(*args, **kwargs)
+            iteration = int(signature.bind(*args, **kwargs).arguments["iteration"])
+            if iteration % training.get_args().log_interval == 0:
+                on_log(iteration, training.get_tensorboard_writer())
+            return result
+
+        replace(training, training_log=log)
+
+    apply_when_imported("megatron.training.training", wrap)
