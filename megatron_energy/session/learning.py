@@ -1,0 +1,165 @@
+"""A profile learned from records of a live run: times from spans, powers from the steps of the energy counter.
+
+A GPU's energy counter advances in steps of tens of milliseconds, too coarse for the joules of one operation. So the powers
+of all activities of a GPU at one clock are estimated together: between two updates of the counter, the energy difference is
+the sum over activities of (time spent in it) x (its power). Many such windows make an over-determined linear system, solved
+by non-negative least squares (scipy.optimize.nnls). Operations are assumed to draw one constant power each.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from megatron_energy.profiles.profile import Curve, Profile
+from megatron_energy.records.iteration import RankIteration, Span
+
+FloatArray = npt.NDArray[np.float64]
+Key = tuple[str, int]
+"""(activity, chunk): what powers and times are learned for; chunk -1 where it does not apply."""
+
+IDLE: Key = ("idle", -1)
+
+
+class LearningError(Exception):
+    """The records do not determine a profile; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One kind of operation of one GPU at one requested clock: mean seconds and watts over ``samples`` spans."""
+
+    time_s: float
+    power_w: float
+    samples: int
+
+
+def _key(span: Span) -> Key:
+    return (span.activity, span.chunk if span.activity in ("forward", "backward") else -1)
+
+
+def steady_spans(record: RankIteration, clock_mhz: int | None) -> list[Span]:
+    """The spans from the first moment on at which all later ones ran at the requested clock (None: whatever it was).
+
+    A throttled span counts: the clock was requested, and the GPU's power cap is part of what the request gives.
+    """
+    spans: list[Span] = []
+    for span in reversed(record.spans):
+        at_request = clock_mhz is None or span.throttled or abs(span.clock_mhz - clock_mhz) < 0.5
+        if not (span.steady_clock and at_request):
+            break
+        spans.append(span)
+    return spans[::-1]
+
+
+def _windows(record: RankIteration, spans: Sequence[Span], keys: dict[Key, int]) -> tuple[FloatArray, FloatArray]:
+    """Rows of overlap seconds per key, and joules, one per pair of neighbouring counter samples within the spans."""
+    if not spans:
+        return np.zeros((0, len(keys))), np.zeros(0)
+    begin_s = spans[0].start_s
+    samples = [(t, mj) for t, mj in record.energy_samples if begin_s <= t <= record.end_s]
+    if len(samples) < 2:
+        return np.zeros((0, len(keys))), np.zeros(0)
+    times = np.array([t for t, _ in samples])
+    joules = np.diff([mj for _, mj in samples]) / 1e3
+    seconds = np.zeros((len(joules), len(keys)))
+    for span in spans:
+        overlap = np.minimum(times[1:], span.end_s) - np.maximum(times[:-1], span.start_s)
+        seconds[:, keys[_key(span)]] += np.maximum(overlap, 0.0)
+    seconds[:, keys[IDLE]] = np.maximum(np.diff(times) - seconds.sum(axis=1), 0.0)
+    return seconds, joules
+
+
+def powers_w(records: Iterable[tuple[RankIteration, Sequence[Span]]]) -> dict[Key, float]:
+    """Watts of every activity in the given spans of like GPUs at one clock, by non-negative least squares.
+
+    Raises:
+        LearningError: there are no counter samples to learn from.
+    """
+    pairs = list(records)
+    names = sorted({_key(span) for _, spans in pairs for span in spans})
+    keys = {name: i for i, name in enumerate([*names, IDLE])}
+    blocks = [_windows(record, spans, keys) for record, spans in pairs]
+    seconds = np.concatenate([b[0] for b in blocks]) if blocks else np.zeros((0, 1))
+    joules = np.concatenate([b[1] for b in blocks]) if blocks else np.zeros(0)
+    if len(joules) == 0:
+        raise LearningError("the energy counter did not advance during the sweep: iterations are shorter than its update period")
+    seen = seconds.sum(axis=0) > 0
+    solution = np.full(len(keys), np.nan)
+    solution[seen] = nnls(seconds[:, seen], joules)[0]
+    return {name: float(solution[i]) for name, i in keys.items() if np.isfinite(solution[i])}
+
+
+def measure(records: Sequence[RankIteration], clock_mhz: int | None) -> dict[Key, Measurement]:
+    """Times and powers of like GPUs (ranks of one stage) in iterations at one requested clock.
+
+    Raises:
+        LearningError: no span ran at the clock, or no counter samples.
+    """
+    pairs = [(r, steady_spans(r, clock_mhz)) for r in records]
+    watts = powers_w(pairs)
+    lengths: dict[Key, list[float]] = defaultdict(list)
+    for _, spans in pairs:
+        for span in spans:
+            lengths[_key(span)].append(span.end_s - span.start_s)
+    return {key: Measurement(_typical(key, values), watts[key], len(values)) for key, values in lengths.items() if key in watts}
+
+
+def _typical(key: Key, seconds: Sequence[float]) -> float:
+    """Median; for collectives the minimum: on a real GPU a collective's kernel also contains the wait for the last member."""
+    return float(min(seconds) if key[0] in ("grad-sync", "optimizer") else np.median(seconds))
+
+
+def learn_profile(
+    sweep: dict[int, Sequence[RankIteration]], stage_of_rank: Sequence[int], transfer_s: float, provenance: dict[str, str | float | bool]
+) -> Profile:
+    """Profile of all stages from iterations at several clocks.
+
+    Args:
+        sweep: requested clock in MHz -> all ranks' records of the iterations run at it.
+        stage_of_rank: pipeline stage by rank.
+        transfer_s: seconds of one p2p transfer.
+        provenance: facts to keep with the profile.
+
+    Raises:
+        LearningError: an operation kind was not seen at some clock.
+    """
+    clocks = sorted(sweep, reverse=True)
+    stages = sorted(set(stage_of_rank))
+    table: dict[tuple[int, Key], list[tuple[int, Measurement]]] = defaultdict(list)
+    blocking: list[float] = []
+    for clock in clocks:
+        for stage in stages:
+            found = measure([r for r in sweep[clock] if stage_of_rank[r.rank] == stage], clock)
+            for key, value in found.items():
+                table[stage, key].append((clock, value))
+            if ("wait", -1) in found:
+                blocking.append(found["wait", -1].power_w)
+    curves = {}
+    for (stage, (activity, chunk)), values in table.items():
+        if activity in ("wait", "other", "idle"):
+            continue
+        if len(values) != len(clocks):
+            missing = sorted(set(clocks) - {clock for clock, _ in values})
+            raise LearningError(f"no clean {activity} of stage {stage} at {missing} MHz: the sweep's iterations are too short for the clock's latency")
+        curves[stage, chunk, activity] = Curve(
+            np.array([clock for clock, _ in values], dtype=np.int64),
+            np.array([m.time_s for _, m in values]),
+            np.array([m.time_s * m.power_w for _, m in values]),
+        )
+    if transfer_s > 0:
+        curves[0, -1, "p2p"] = Curve(np.array(clocks, dtype=np.int64), np.full(len(clocks), transfer_s), np.zeros(len(clocks)))
+    return Profile(curves, float(np.median(blocking)) if blocking else None, provenance)
+
+
+def transfer_time_s(records: Iterable[RankIteration]) -> float:
+    """Seconds of one p2p transfer: the shortest wait that was a wait at all.
+
+    A send whose receiver already waits completes after exactly one transfer; waits behind computation are longer. Transfers
+    that overlap with computation may show as shorter waits, so the figure is a lower estimate. 0 without any wait.
+    """
+    waits = [s.end_s - s.start_s for r in records for s in r.spans if s.activity == "wait" and s.end_s > s.start_s]
+    return min(waits, default=0.0)
