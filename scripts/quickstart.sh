@@ -16,14 +16,15 @@ iterations=40
 system=false
 while [ $# -gt 0 ]; do
     case $1 in
-        --out) out=${2:?"--out needs a folder"} && shift ;;
-        --iterations) iterations=${2:?"--iterations needs a number"} && shift ;;
+        --out) out=${2:-} && shift ;;
+        --iterations) iterations=${2:-} && shift ;;
         --system) system=true ;;
         *) die "no option $1: use --out DIR, --iterations N, --system" ;;
     esac
-    shift
+    shift || break
 done
-[[ $iterations =~ ^[1-9][0-9]*$ ]] || die "--iterations $iterations: give a whole number, 1 or more"
+[ -n "$out" ] || die "--out: give a folder"
+[[ $iterations =~ ^[1-9][0-9]*$ ]] || die "--iterations '$iterations': give a whole number, 1 or more"
 set_up_environment run "$system"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
