@@ -1,0 +1,92 @@
+"""Put the emulated libnvidia-ml under pynvml.
+
+Two environment variables say what to emulate, so that all processes of a node agree::
+
+    MEGATRON_ENERGY_EMULATED=a100-sxm4-80gb:8       model and number of GPUs
+    MEGATRON_ENERGY_EMULATED_DIR=/some/directory    where the nodes' state files lie
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pynvml
+
+from megatron_energy.emulation.catalog import load
+from megatron_energy.emulation.gpu import EmulatedGpu
+from megatron_energy.emulation.nvml import EmulatedNvml
+from megatron_energy.emulation.state import NodeState, TimeSource, state_path
+from megatron_energy.errors import UserError
+
+VARIABLE = "MEGATRON_ENERGY_EMULATED"
+DIRECTORY_VARIABLE = "MEGATRON_ENERGY_EMULATED_DIR"
+DEFAULT_COUNT = 8
+
+
+def install(
+    specification: str,
+    directory: Path | None = None,
+    *,
+    time_source: TimeSource = "wall",
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> NodeState:
+    """Give this process the emulated GPUs of its node, creating the node where it does not exist yet.
+
+    Args:
+        specification: catalog model and number of GPUs, ``a100-sxm4-80gb:8``; the number may be missing (8).
+        directory: where the state files of nodes lie; default: one per user, model and number in the temporary directory.
+        time_source: of a node that is created; an existing node keeps its own.
+        clock: wall clock in s, common to all processes of the node.
+        sleep: how a request waits for the driver (s).
+
+    Raises UserError for an unknown model, for an existing node with other GPUs, and when NVML is already in use in this
+    process: emulated and real GPUs must not be mixed.
+    """
+    model, count = parse_specification(specification)
+    path = state_path(directory or default_directory(model, count))
+    library = pynvml.nvmlLib
+    if isinstance(library, EmulatedNvml) and library.node.path == path.resolve():
+        return library.node
+    if library is not None:
+        raise UserError("NVML is already initialised in this process: emulate GPUs before anything calls nvmlInit, in a new process")
+    node = NodeState.create(path, model, count, time_source=time_source, replace=False)
+    if (node.model, node.count) != (model, count):
+        found, wanted = f"{node.count} x {node.model}", f"{count} x {model}"
+        raise UserError(f"{path} holds {found}, not {wanted}: remove it or set {DIRECTORY_VARIABLE} to another directory")
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    pynvml.nvmlLib = EmulatedNvml([EmulatedGpu(node, index, clock, sleep) for index in range(count)])
+    return node
+
+
+def install_from_environment(environment: Mapping[str, str] | None = None) -> NodeState | None:
+    """Install what ``MEGATRON_ENERGY_EMULATED`` asks for; None when it asks for nothing. Raises as :func:`install`."""
+    environment = os.environ if environment is None else environment
+    specification = environment.get(VARIABLE)
+    if not specification:
+        return None
+    directory = environment.get(DIRECTORY_VARIABLE)
+    return install(specification, Path(directory) if directory else None)
+
+
+def uninstall() -> None:
+    """Take the emulated library away again; the node's state stays. Without one installed nothing happens."""
+    if isinstance(pynvml.nvmlLib, EmulatedNvml):
+        pynvml.nvmlLib.node.close()
+        pynvml.nvmlLib = None
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def parse_specification(specification: str) -> tuple[str, int]:
+    """``"a100-sxm4-80gb:8"`` -> (catalog key, number of GPUs). Raises UserError."""
+    key, colon, number = specification.partition(":")
+    if colon and not number.isdecimal():
+        raise UserError(f"{VARIABLE}={specification}: write it as MODEL:NUMBER, for example a100-sxm4-80gb:8")
+    return load(key).key, int(number) if colon else DEFAULT_COUNT
+
+
+def default_directory(model: str, count: int) -> Path:
+    """Where nodes lie when nobody says so."""
+    return Path(tempfile.gettempdir()) / f"megatron-energy-{os.getuid()}" / f"{model}-{count}"
