@@ -1,3 +1,4 @@
+import itertools
 import random
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_batched_mode_holds_a_forward_back_until_the_backward_of_its_pair_is_don
     result = replay(graph, duration)
     first_stage = graph.chains[0].tolist()
     early = 0
-    for forward, backward in zip(first_stage, first_stage[1:], strict=False):
+    for forward, backward in itertools.pairwise(first_stage):
         sent, paired = graph.vertices[forward], graph.vertices[backward]
         if sent.kind == "forward" and sent.role == paired.role == "steady" and paired.kind == "backward":
             receiver = graph.vertices.index(Vertex(1, "forward", sent.chunk, sent.microbatch, "steady"))
@@ -164,7 +165,7 @@ def test_a_critical_path_explains_the_whole_iteration(schedule, seed, transfer_s
     path = critical_path(graph, result)
     lags = {(a, b): lag for (a, b), lag in zip(graph.edges.tolist(), graph.lag_s.tolist(), strict=True)}
     assert result.start_s[path[0]] == 0.0
-    length = duration[path].sum() + sum(lags[pair] for pair in zip(path, path[1:], strict=False))
+    length = duration[path].sum() + sum(lags[pair] for pair in itertools.pairwise(path))
     assert length == pytest.approx(result.makespan_s)
 
 
