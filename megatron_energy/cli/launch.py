@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import runpy
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -104,10 +105,14 @@ def _fork(launch: Launch, nproc: int) -> int:
     if launch.nnodes == 1:
         address, port = "127.0.0.1", fork.free_port()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory(prefix="megatron-energy-") as scratch:
-        logs = launch.logs or (launch.options.run_dir / "logs" if launch.options.active else Path(scratch))
-        ranks = fork.Ranks(nproc, nproc * launch.nnodes, nproc * launch.node_rank, address, port, logs)
+    logs = launch.logs or (launch.options.run_dir / "logs" if launch.options.active else None)
+    scratch = tempfile.mkdtemp(prefix="megatron-energy-") if logs is None else None
+    try:
+        ranks = fork.Ranks(nproc, nproc * launch.nnodes, nproc * launch.node_rank, address, port, logs or Path(str(scratch)))
         return fork.run(ranks, lambda: run_script(launch))
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def start(argv: Sequence[str]) -> int:

@@ -78,12 +78,12 @@ def run(ranks: Ranks, main: Callable[[], None]) -> int:
     ranks.logs.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    group = _Group(ranks)
+    group = _Group(ranks, os.pipe())
     with group.forwarded_signals():
         for local in range(ranks.count):
             pid = os.fork()
             if pid == 0:
-                _child(ranks, local, main)
+                _child(group, local, main)
             group.pids[pid] = local
         return group.wait()
 
@@ -93,6 +93,7 @@ class _Group:
     """The running ranks, by process id."""
 
     ranks: Ranks
+    failures: tuple[int, int]  # a pipe: ranks write their index when they fail, so that the first cause comes first
     pids: dict[int, int] = field(default_factory=dict)
     signals: int = 0
 
@@ -130,9 +131,10 @@ class _Group:
         while self.pids:
             failed = [(local, code) for local, code in self.reap() if code != 0]
             if failed:
-                shown = self.ranks.count - 1 in (local for local, _ in failed + self._end())
-                self._report(*failed[0], shown)
-                return failed[0][1]
+                failed += self._end()
+                cause = self._first_cause(failed)
+                self._report(*cause, shown=self.ranks.count - 1 in (local for local, _ in failed))
+                return cause[1]
             time.sleep(POLL_S)
         return 0
 
@@ -147,6 +149,14 @@ class _Group:
             time.sleep(POLL_S)
         return failed
 
+    def _first_cause(self, failed: list[tuple[int, int]]) -> tuple[int, int]:
+        """The rank that failed first: others may have ended earlier, or in the same moment, because they lost it."""
+        os.close(self.failures[1])
+        with os.fdopen(self.failures[0]) as told:
+            order = [int(line) for line in told]
+        codes = dict(failed)
+        return next(((local, codes[local]) for local in order if local in codes), failed[0])
+
     def _drain(self) -> list[tuple[int, int]]:
         """Failures within the grace period."""
         failed = []
@@ -156,7 +166,7 @@ class _Group:
             time.sleep(POLL_S)
         return failed
 
-    def _report(self, local: int, code: int, shown: bool) -> None:
+    def _report(self, local: int, code: int, *, shown: bool) -> None:
         """Say which rank failed; its last lines too, unless the rank that is shown ended with the same usage error."""
         if self.signals:
             return
@@ -169,8 +179,9 @@ class _Group:
         print(f"megatron_energy.run: rank {rank} {how}; its last lines:", *lines, sep="\n", file=sys.stderr)
 
 
-def _child(ranks: Ranks, local: int, main: Callable[[], None]) -> None:
+def _child(group: _Group, local: int, main: Callable[[], None]) -> None:
     """Become that rank; never returns."""
+    ranks = group.ranks
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the parent alone, which forwards it
@@ -187,10 +198,12 @@ def _child(ranks: Ranks, local: int, main: Callable[[], None]) -> None:
         code = exit_status(main)
     finally:
         if sys.exc_info()[0] is not None:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.excepthook(*sys.exc_info())
         atexit._run_exitfuncs()  # os._exit skips them; writers flush there
         sys.stdout.flush()
         sys.stderr.flush()
+        if code:
+            os.write(group.failures[1], b"%d\n" % local)
         os._exit(code)
 
 

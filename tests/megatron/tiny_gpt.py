@@ -190,7 +190,7 @@ def main() -> None:
     args = arguments()
     collector = None
     if args.record:
-        from tests.megatron.collector import install
+        from collector import install  # beside this script
 
         collector = install()
     initialize(args)

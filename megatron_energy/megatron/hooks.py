@@ -1,0 +1,115 @@
+"""The hooks on a stock megatron-core: module-level names only, rebound when their modules are imported.
+
+A schedule call begins an iteration (unless one is open), operations and transfers are recorded while it runs, and the outermost
+optimizer step ends the iteration. A forward-only call is an iteration of its own.
+"""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from megatron_energy.megatron import configuration, gradients, operations, optimizer, p2p
+from megatron_energy.megatron.imports import apply_when_imported, replace
+from megatron_energy.megatron.recorder import Recorder
+from megatron_energy.megatron.runtime_protocol import Runtime
+from megatron_energy.megatron.schedule_call import ScheduleCall, Tracker
+from megatron_energy.session.facts import RankFacts
+
+SCHEDULES = (
+    "forward_backward_no_pipelining",
+    "forward_backward_pipelining_without_interleaving",
+    "forward_backward_pipelining_with_interleaving",
+)
+SCHEDULE_TWICE = "two schedule calls without an optimizer step between them: the iteration ran again, or its optimizer is not Megatron's"
+
+
+class Hooks:
+    """One process's hooks: they feed ``recorder`` and report iterations to ``runtime``."""
+
+    def __init__(self, recorder: Recorder, runtime: Runtime) -> None:
+        self.recorder = recorder
+        self.runtime = runtime
+        self.tracker = Tracker()
+        self._open = False  # a training schedule has run, its optimizer step has not
+        self._facts: RankFacts | None = None
+
+    def install(self) -> None:
+        """Register every hook; each takes effect when Megatron imports that module, or now."""
+        steps = optimizer.OutermostStep(self._begin_step, self._end_step)
+        apply_when_imported("megatron.core.pipeline_parallel.schedules", self._wrap_schedules)
+        apply_when_imported(
+            "megatron.core.pipeline_parallel.p2p_communication", lambda module: p2p.wrap(module, self.recorder, self.tracker)
+        )
+        for name in optimizer.MODULES:
+            apply_when_imported(name, functools.partial(optimizer.wrap, outermost=steps))
+
+    def _wrap_schedules(self, schedules: Any) -> None:
+        operations.wrap(schedules, self.recorder, self.tracker)
+        for name in SCHEDULES:
+            self._wrap_schedule(schedules, name)
+
+    def _wrap_schedule(self, schedules: Any, name: str) -> None:
+        schedule = getattr(schedules, name)
+        signature = inspect.signature(schedule)
+
+        @functools.wraps(schedule)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call = signature.bind(*args, **kwargs).arguments
+            models = call["model"] if isinstance(call["model"], list) else [call["model"]]
+            if not configuration.layout_known():
+                self.recorder.fail(configuration.OWN_GROUPS)
+                return schedule(*args, **kwargs)
+            with self._recording(schedules.get_model_config(models[0]), models, call):
+                result = schedule(*args, **kwargs)
+            if call.get("forward_only") and not self._open:
+                self.runtime.on_iteration(self.recorder.take(), True)
+            return result
+
+        replace(schedules, **{name: run})
+
+    @contextlib.contextmanager
+    def _recording(self, config: Any, models: Sequence[Any], call: Mapping[str, Any]) -> Iterator[None]:
+        """Around a schedule call: facts, the iteration's begin, and the functions that the configuration holds."""
+        facts = configuration.facts(config, models, call)
+        forward_only = bool(call.get("forward_only"))
+        self._report_facts(facts, forward_only)
+        self._begin_iteration(forward_only)
+        refused = configuration.refusal(config, call)
+        if refused is not None:
+            self.recorder.fail(refused)
+            yield
+            return
+        in_backward = gradients.reduces_in_backward(config, models, facts.stage == 0)
+        self.tracker.recorded = ScheduleCall(models, call, in_backward)
+        try:
+            with gradients.recorded(config, models, self.recorder):
+                yield
+        finally:
+            self.tracker.recorded = None
+
+    def _report_facts(self, facts: RankFacts, forward_only: bool) -> None:
+        """Tell the runtime what runs, if that is new. An evaluation may have other sizes, which do not count."""
+        if self._facts == facts or (forward_only and self._facts is not None):
+            return
+        self._facts = facts
+        self.runtime.on_schedule(facts)
+
+    def _begin_iteration(self, forward_only: bool) -> None:
+        if self._open:
+            self.recorder.take()
+            self.recorder.fail(SCHEDULE_TWICE)
+            return
+        self._open = not forward_only
+        self.recorder.begin_iteration(self.runtime.evaluation_requests if forward_only else self.runtime.requests)
+
+    def _begin_step(self) -> None:
+        if self._open:
+            self.recorder.begin_optimizer()
+
+    def _end_step(self) -> None:
+        if self._open:
+            self.recorder.end_optimizer()
+            self._open = False
+            self.runtime.on_iteration(self.recorder.take(), False)
