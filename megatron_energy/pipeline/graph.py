@@ -42,7 +42,7 @@ class Graph:
         vertices: n vertices.
         edges: (m, 2) vertex indices.
         lag_s: (m,) seconds between the end of a and the earliest start of b (transfer time).
-        chains: per unit, its vertices in execution order (joins included). Neighbours are connected by an edge.
+        chains: per unit, its vertices in execution order (joins included); each starts after the one before it.
     """
 
     units: tuple[Unit, ...]

@@ -47,7 +47,7 @@ class ScheduleMismatchError(Exception):
     """The recorded programs are those of no known communication mode.
 
     Attributes:
-        differences: per mode tried, the first difference of its worst stage; the mode that agrees longest comes first.
+        differences: per mode tried, its first difference; the mode that agrees longest comes first.
     """
 
     def __init__(self, differences: Sequence[Difference]) -> None:
