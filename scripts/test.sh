@@ -35,5 +35,5 @@ check "mypy, Python 3.10" "$PYTHON" -m mypy --python-version 3.10
 check "mypy, Python 3.13" "$PYTHON" -m mypy --python-version 3.13
 check "pytest" "$PYTHON" -m pytest "$@"
 if [ ${#failed[@]} -gt 0 ]; then
-    die "failed: $(IFS=,; printf '%s' "${failed[*]}"); each says why above"
+    die "failed:$(printf ' [%s]' "${failed[@]}"); each says why above"
 fi

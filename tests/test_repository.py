@@ -92,7 +92,7 @@ def test_numbers_carry_their_unit_in_the_name() -> None:
 
 def test_nothing_names_the_machine_it_was_written_on() -> None:
     # In two halves, so that this file passes its own test.
-    paths = ["/wo" + "rk/", "/ro" + "ot/", "/tmp/" + "venv", "/opt/" + "pypi", "/opt/" + "wheels", "/home/" + "[a-z]", "." + "pyenv"]
+    paths = ["/wo" + "rk/", "/ro" + "ot/", "/tmp/" + "venv", "/opt/" + "pypi", "/opt/" + "wheels", "/ho" + "me/[a-z]", r"\." + "pyenv"]
     hosts = [
         "pypi" + r"\.org",
         "python" + r"hosted\.",
