@@ -43,7 +43,7 @@ training=(
     --train-iters "$iterations" --lr 3e-3 --min-lr 3e-4 --lr-decay-style constant --weight-decay 0.0 --clip-grad 1.0
     --eval-iters 0 --eval-interval 1000 --log-interval 1 --num-workers 0 --tensorboard-dir "$out/tensorboard"
 )
-data=(--mock-data --tokenizer-type NullTokenizer --vocab-size 127 --make-vocab-size-divisible-by 8)
+data=(--train-text "$out/corpus.txt" --make-vocab-size-divisible-by 8)
 # Without GPUs: gloo instead of NCCL, plain PyTorch instead of fused kernels.
 host=(
     --distributed-backend gloo --transformer-impl local --use-cpu-initialization --disable-gloo-process-groups
@@ -55,10 +55,7 @@ energy=(
     --energy-policy segments --energy-device emulated --energy-emulated-gpu a100-sxm4-80gb --energy-emulated-model gpt3-13b
 )
 
-if [ -f scripts/make_corpus.py ]; then
-    say "making a corpus"
-    quietly "making a corpus" "$PYTHON" scripts/make_corpus.py --out "$out/corpus"
-fi
+quietly "making a corpus" "$PYTHON" scripts/make_corpus.py --out "$out/corpus.txt"
 say "training: 16 ranks, $iterations iterations"
 "$PYTHON" -m megatron_energy.run --nproc 16 scripts/pretrain_gpt.py \
     "${layout[@]}" "${model[@]}" "${training[@]}" "${data[@]}" "${host[@]}" "${energy[@]}"
