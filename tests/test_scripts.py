@@ -54,6 +54,14 @@ def test_an_old_python_is_told(tmp_path: Path) -> None:
     assert done.stderr == f"setup.sh: {old} is older than 3.10: set PYTHON to the path of a newer one\n"
 
 
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    done = run("setup.sh", MEGATRON_ENERGY_VENV=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == f"setup.sh: {tmp_path} holds files but no Python environment: set MEGATRON_ENERGY_VENV to a new folder\n"
+    assert list(tmp_path.iterdir()) == [tmp_path / "thesis.txt"]
+
+
 def test_a_failed_command_shows_its_last_lines_and_one_line_of_advice(tmp_path: Path) -> None:
     code = f'. "{ROOT}/scripts/lib/messages.sh"; quietly "counting" sh -c "seq 1 30; exit 3"; echo not reached'
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": str(tmp_path)})

@@ -17,8 +17,9 @@ choose_environment() {
     elif [ -n "${VIRTUAL_ENV:-}" ]; then
         ENVIRONMENT=$VIRTUAL_ENV ENVIRONMENT_REASON="the active virtual environment"
     else
-        ENVIRONMENT=$ROOT/.venv ENVIRONMENT_REASON="made by this script"
+        ENVIRONMENT=$ROOT/.venv ENVIRONMENT_REASON="made by these scripts"
     fi
+    ENVIRONMENT=$(realpath --canonicalize-missing --no-symlinks "$ENVIRONMENT")
 }
 
 # is_there MODULE...: whether the interpreter PYTHON finds every module, without importing it.
@@ -59,20 +60,29 @@ install_system_package() {
     quietly "apt-get install $*" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"
 }
 
-# Makes ENVIRONMENT where there is none (or half of one), and sets PYTHON to its interpreter.
+# The torch of a plain interpreter (NVIDIA's images) can be seen from an environment; that of another environment cannot.
+is_plain_with_torch() {
+    "$PYTHON" -c 'import sys; sys.exit(sys.prefix != sys.base_prefix)' && is_there torch
+}
+
+# Makes ENVIRONMENT where there is none, and sets PYTHON to its interpreter.
 create_environment() {
     local options=()
-    if "$ENVIRONMENT/bin/python" -m pip --version >/dev/null 2>&1; then
+    if [ -x "$ENVIRONMENT/bin/python" ]; then
         PYTHON=$ENVIRONMENT/bin/python
         check_interpreter
+        "$PYTHON" -m pip --version >/dev/null 2>&1 || quietly "bringing pip into $ENVIRONMENT" "$PYTHON" -m ensurepip
         return
+    fi
+    if [ -d "$ENVIRONMENT" ] && [ ! -f "$ENVIRONMENT/pyvenv.cfg" ] && [ -n "$(ls -A "$ENVIRONMENT")" ]; then
+        die "$ENVIRONMENT holds files but no Python environment: set MEGATRON_ENERGY_VENV to a new folder"
     fi
     PYTHON=${PYTHON:-python3}
     check_interpreter
     "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || install_system_package "Python's venv module" python3-venv
-    if is_there torch; then
+    if is_plain_with_torch; then
         options=(--system-site-packages)
-        say "torch of $(command -v "$PYTHON") is kept"
+        say "the torch of $(command -v "$PYTHON") is kept"
     fi
     say "making the environment $ENVIRONMENT"
     quietly "making $ENVIRONMENT" "$PYTHON" -m venv "${options[@]}" "$ENVIRONMENT"
