@@ -67,10 +67,15 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True)
 class ClockRequest:
-    """A clock is asked for ``delay_s`` after this point of the program is reached on the GPU (0 MHz: back to the GPU's own choice)."""
+    """A clock is asked for ``delay_s`` after this point of the program is reached on the GPU (0 MHz: back to the GPU's own choice).
+
+    ``ahead`` tells when a raise is late: how many operations (with grad syncs and optimizer steps) of this rank may begin, from this
+    point on, before the one that needs the clock. None: the first one that begins after the request was issued needs it.
+    """
 
     clock_mhz: int
     delay_s: float = 0.0
+    ahead: int | None = None
 
 
 Step: TypeAlias = Compute | Post | Wait | GradSyncStart | GradSync | Optimizer | ClockRequest
