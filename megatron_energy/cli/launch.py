@@ -1,7 +1,6 @@
 """``python -m megatron_energy.run``: start a Megatron script with the energy scheduler around it."""
 
 import argparse
-import importlib
 import os
 import runpy
 import shutil
@@ -91,7 +90,9 @@ def run_script(launch: Launch) -> None:
 
     training.show_flags(launch.options, launch.arguments)
     if launch.options.active:
-        importlib.import_module("megatron_energy.megatron.runtime").start(launch.options)
+        from megatron_energy.megatron import runtime
+
+        runtime.start(launch.options)
     sys.argv = [str(launch.script), *launch.arguments]
     runpy.run_path(str(launch.script), run_name="__main__")
 
@@ -100,6 +101,10 @@ def _fork(launch: Launch, nproc: int) -> int:
     from megatron_energy.megatron import fork, preload
 
     tensorboard = launch.options.active or launch.options.tensorboard_dir is not None
+    if launch.options.active:
+        from megatron_energy.megatron import runtime
+
+        runtime.check(launch.options)  # once, here, rather than in every rank
     preload.preload(launch.script, tensorboard)
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "0"))
     if launch.nnodes == 1:

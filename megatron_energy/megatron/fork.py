@@ -167,12 +167,12 @@ class _Group:
         return failed
 
     def _report(self, local: int, code: int, *, shown: bool) -> None:
-        """Say which rank failed; its last lines too, unless the rank that is shown ended with the same usage error."""
-        if self.signals:
+        """Say which rank failed, with its last lines unless they were shown; nothing after a user's mistake, which every rank reports."""
+        if self.signals or (code == 2 and shown):
             return
         rank, log = self.ranks.first + local, self.ranks.log(local)
         how = f"was ended by signal {code - 128}" if code > 128 else f"failed with exit status {code}"
-        if log is None or (code == 2 and shown):
+        if log is None:
             print(f"megatron_energy.run: rank {rank} {how}", file=sys.stderr)
             return
         lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]

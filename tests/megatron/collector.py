@@ -17,6 +17,10 @@ class Collector:
     def __init__(self, requests: Requests | None = None, evaluation_requests: Requests | None = None) -> None:
         self.requests: Requests = requests or {}
         self.evaluation_requests: Requests = evaluation_requests or {}
+        self.empty()
+
+    def empty(self) -> None:
+        """Forget what was collected."""
         self.facts: list[RankFacts] = []
         self.programs: list[tuple[bool, Program]] = []
         self.broken: list[str] = []
@@ -44,11 +48,16 @@ class Collector:
         }
 
 
-def install() -> Collector:
-    """Hook a new collector into this process."""
-    collector = Collector()
-    attach.install(EnergyOptions(policy="measure"), collector)
-    return collector
+_collectors: list[Collector] = []
+
+
+def installed() -> Collector:
+    """This process's collector, hooked in at the first call and emptied at every call."""
+    if not _collectors:
+        _collectors.append(Collector())
+        attach.install(EnergyOptions(policy="measure"), _collectors[0])
+    _collectors[0].empty()
+    return _collectors[0]
 
 
 def to_plain(step: steps.Step) -> list[Any]:

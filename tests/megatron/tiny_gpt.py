@@ -1,7 +1,8 @@
 """A tiny GPT trained with megatron-core alone, for tests: run it through the launcher.
 
-Every rank writes OUT/rank-<n>.json: losses and gradient norms as float.hex(), a hash of the final parameters, and with
-``--record`` the recorded programs. Nothing in it knows about CPU emulation.
+``--cases FILE`` names a JSON object of trainings, by name, each a list of the arguments below; they run one after the other.
+Every rank writes OUT/<name>-<rank>.json: losses and gradient norms as float.hex(), a hash of the final parameters, and with
+``--record`` what the hooks recorded (they stay installed from then on). Nothing in it knows about CPU emulation.
 """
 
 import argparse
@@ -22,25 +23,26 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 VOCABULARY = 64
 SEQUENCE = 16
 
 
-def arguments() -> argparse.Namespace:
+def parse(words: list[str]) -> argparse.Namespace:
+    """One training's arguments."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     sizes = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatches": 4, "group": 0, "steps": 2, "layers": 8, "experts": 0, "evaluate": 0}
     for name, default in sizes.items():
         parser.add_argument("--" + name, type=int, default=default)
-    switches = "overlap warmup-flush keep-outputs overlap-grad distributed-optimizer sequence-parallel moe-overlap"
+    switches = "overlap warmup-flush keep-outputs overlap-grad distributed-optimizer sequence-parallel moe-overlap bf16"
     for name in switches.split():
         parser.add_argument("--" + name, action="store_true")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--record", action="store_true", help="install the hooks and write the recorded programs")
+    parser.add_argument("--record", action="store_true", help="install the hooks and write what they recorded")
     parser.add_argument("--swap-backward", action="store_true", help="rank 0 runs its first two backwards in exchanged order")
     parser.add_argument("--fail", type=int, help="this rank raises after its first step")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def accepted(function: Callable[..., Any], **kwargs: Any) -> dict[str, Any]:
@@ -49,7 +51,6 @@ def accepted(function: Callable[..., Any], **kwargs: Any) -> dict[str, Any]:
 
 
 def initialize(args: argparse.Namespace) -> None:
-    dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=args.tensor,
         pipeline_model_parallel_size=args.pipeline,
@@ -57,6 +58,7 @@ def initialize(args: argparse.Namespace) -> None:
         expert_model_parallel_size=2 if args.experts else 1,
         **accepted(parallel_state.initialize_model_parallel, create_gloo_process_groups=False),
     )
+    torch.manual_seed(1234)
     tensor_parallel.model_parallel_cuda_manual_seed(1234)
 
 
@@ -69,11 +71,12 @@ def configuration(args: argparse.Namespace) -> TransformerConfig:
         "add_bias_linear": False,
         "overlap_moe_expert_parallel_comm": args.moe_overlap,
     }
+    kind = torch.bfloat16 if args.bf16 else torch.float32
     return TransformerConfig(
         num_layers=args.layers, hidden_size=32, num_attention_heads=4,
         tensor_model_parallel_size=args.tensor, pipeline_model_parallel_size=args.pipeline,
         virtual_pipeline_model_parallel_size=args.virtual if args.virtual > 1 else None,
-        sequence_parallel=args.sequence_parallel, pipeline_dtype=torch.float32, params_dtype=torch.float32,
+        sequence_parallel=args.sequence_parallel, pipeline_dtype=kind, params_dtype=kind, bf16=args.bf16,
         use_cpu_initialization=True, hidden_dropout=0.0, attention_dropout=0.0,
         overlap_p2p_comm=args.overlap, batch_p2p_comm=not args.overlap, overlap_p2p_comm_warmup_flush=args.warmup_flush,
         microbatch_group_size_per_vp_stage=(args.group or args.pipeline) if args.virtual > 1 else None,
@@ -96,11 +99,16 @@ def build(args: argparse.Namespace, config: TransformerConfig) -> tuple[list[Any
             position_embedding_type="learned_absolute", share_embeddings_and_output_weights=True, parallel_output=True, **virtual,
         )  # fmt: skip
         chunks.append(chunk)
+    if args.bf16:
+        chunks = [Float16Module(config, chunk) for chunk in chunks]
     data = DistributedDataParallelConfig(overlap_grad_reduce=args.overlap_grad, use_distributed_optimizer=args.distributed_optimizer)
     model = [DistributedDataParallel(config, data, chunk, disable_bucketing=(i > 0)) for i, chunk in enumerate(chunks)]
     for chunk in model:
         chunk.broadcast_params()
-    options = OptimizerConfig(optimizer="adam", lr=3e-3, clip_grad=1.0, use_distributed_optimizer=args.distributed_optimizer)
+    options = OptimizerConfig(
+        optimizer="adam", lr=3e-3, clip_grad=1.0, use_distributed_optimizer=args.distributed_optimizer,
+        bf16=args.bf16, params_dtype=config.params_dtype,
+    )  # fmt: skip
     optimizer = get_megatron_optimizer(options, model, **accepted(get_megatron_optimizer, use_gloo_process_groups=False))
     config.grad_scale_func = optimizer.scale_loss
     config.finalize_model_grads_func = finalize_model_grads
@@ -136,8 +144,11 @@ def _loss(output: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return loss, {"loss": loss.detach().clone()}
 
 
-def swap_first_backwards() -> None:
-    """Exchange the outputs of this process's first two backwards: what runs then is not what the schedule says."""
+def swap_first_backwards() -> Callable[[], None]:
+    """Exchange the outputs of this process's first two backwards: what runs then is not what the schedule says.
+
+    Only on the first stage, whose inputs carry no gradient. Returns what undoes it.
+    """
     from megatron.core.pipeline_parallel import schedules
 
     hooked, forward = schedules.backward_step, schedules.forward_step
@@ -154,7 +165,11 @@ def swap_first_backwards() -> None:
         output = outputs[2 - len(calls)] if len(calls) <= 2 else output_tensor
         return hooked(input_tensor, output, *args, **kwargs)
 
+    def restore() -> None:
+        schedules.forward_step, schedules.backward_step = forward, hooked
+
     schedules.forward_step, schedules.backward_step = keep, swapped
+    return restore
 
 
 def train(args: argparse.Namespace, model: list[Any], optimizer: Any) -> dict[str, list[str]]:
@@ -186,28 +201,43 @@ def train(args: argparse.Namespace, model: list[Any], optimizer: Any) -> dict[st
     return {"losses": losses, "grad_norms": norms}
 
 
-def main() -> None:
-    args = arguments()
-    collector = None
-    if args.record:
-        from collector import install  # beside this script
-
-        collector = install()
-    initialize(args)
-    if args.swap_backward and dist.get_rank() == 0:
-        swap_first_backwards()
-    config = configuration(args)
-    model, optimizer = build(args, config)
-    result: dict[str, Any] = dict(train(args, model, optimizer))
-    digest = hashlib.sha256()
+def digest(model: list[Any]) -> str:
+    """SHA-256 of all parameters."""
+    found = hashlib.sha256()
     for chunk in model:
         for parameter in chunk.parameters():
-            digest.update(parameter.detach().contiguous().numpy().tobytes())
-    result["parameters"] = digest.hexdigest()
+            found.update(parameter.detach().float().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def run(words: list[str], collect: Callable[[], Any]) -> dict[str, Any]:
+    """One training, from process groups to results."""
+    args = parse(words)
+    collector = collect() if args.record else None
+    initialize(args)
+    restore = swap_first_backwards() if args.swap_backward and dist.get_rank() == 0 else None
+    model, optimizer = build(args, configuration(args))
+    result: dict[str, Any] = {**train(args, model, optimizer), "parameters": digest(model)}
+    if restore is not None:
+        restore()
     if collector is not None:
         result.update(collector.report())
-    (args.out / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(result))
     dist.barrier()
+    parallel_state.destroy_model_parallel()
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--cases", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    from collector import installed  # beside this script
+
+    dist.init_process_group("gloo")
+    for name, words in json.loads(args.cases.read_text()).items():
+        result = run(words, installed)
+        (args.out / f"{name}-{os.environ['RANK']}.json").write_text(json.dumps(result))
     dist.destroy_process_group()
 
 

@@ -42,3 +42,9 @@ def install() -> None:
     def warm_up(module: Any) -> None:
         # It draws from the generator, which all devices share here: initial weights would depend on the layout.
         replace(module, _warmup_jit_function=_nothing)
+
+    @when_imported("megatron.core.transformer.moe.moe_utils")
+    def moe_utils(module: Any) -> None:
+        # megatron-core 0.16 reads this name of Transformer Engine even where that is not installed.
+        if not hasattr(module, "te_general_gemm"):
+            replace(module, te_general_gemm=None)
