@@ -126,7 +126,7 @@ def control_finding() -> Finding:
     """Whether this process may set clocks."""
     permission = control_permission()
     if permission.possible:
-        return Finding("Clock control", "ok", permission.reason, "clocks are set through NVML and given back by a watchdog process")
+        return Finding("Clock control", "ok", permission.reason, "a run may set clocks through NVML itself, without the clock daemon")
     return Finding("Clock control", "off", permission.reason, "measure only, unless the clock daemon runs on this host")
 
 

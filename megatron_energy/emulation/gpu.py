@@ -157,7 +157,8 @@ class EmulatedGpu:
         if stepped_s > record.since_s:
             record.counter_mj = int(record.energy_mj + 1000 * power * (stepped_s - record.since_s))
         window_s = self.model.sensor_window_s if "A100" in self.model.name else AVERAGE_WINDOW_S
-        record.average_power_w = power + (record.average_power_w - power) * max(0.0, 1 - elapsed_s / window_s)
+        average_w = power if record.average_power_w < 0 else record.average_power_w
+        record.average_power_w = power + (average_w - power) * max(0.0, 1 - elapsed_s / window_s)
         record.energy_mj += 1000 * power * elapsed_s
         record.since_s = now_s
 

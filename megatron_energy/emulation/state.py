@@ -59,7 +59,7 @@ class GpuRecord:
     energy_mj: float = 0.0
     counter_mj: int = 0
     power_w: float = 0.0  # virtual time: as settled
-    average_power_w: float = 0.0  # wall time: lagging average at since_s
+    average_power_w: float = -1.0  # wall time: lagging average at since_s; below 0: as the power
     clock_mhz: int = 0  # virtual time: as settled
     compute: float = 0.0  # load, 0 to 1; virtual time: utilisation
     memory: float = 0.0
