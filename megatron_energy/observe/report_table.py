@@ -21,8 +21,8 @@ def print_report(report: Report, console: Console | None = None) -> None:
 
 def render_report(report: Report) -> RenderableType:
     """The report for rich: heading, the job, the GPUs, and the files to look at."""
-    emulated = " — emulated GPUs: every figure comes from a model" if report.emulated else ""
-    heading = Text(f"\nEnergy of {len(report.gpus)} GPUs, policy {report.facts.policy}{emulated}", style="bold", overflow="fold")
+    emulated = "emulated " if report.emulated else ""
+    heading = Text(f"\nEnergy of {len(report.gpus)} {emulated}GPUs, policy {report.facts.policy}", style="bold", overflow="fold")
     parts: list[RenderableType] = [heading, _job_table(report)]
     if report.gpus:
         parts.append(_gpu_table(report))
@@ -66,24 +66,25 @@ def _sentences(report: Report) -> list[str]:
         lines.append("No baseline window ran, so nothing can be said about savings.")
     if not report.planned_iterations:
         lines.append("No iteration ran under a plan.")
-    if report.total.saved_percent is not None:
-        line = f"Saved {report.total.saved_percent:.2f}% at {report.slowdown_percent or 0.0:+.2f}% time"
+    if report.total.saved_percent is not None and report.slowdown_percent is not None:
+        line = f"Saved {report.total.saved_percent:.2f}% at {report.slowdown_percent:+.2f}% time"
         if report.bound_share_percent is not None:
             line += f": {report.bound_share_percent:.0f}% of the bound ({facts.bound_saved_percent:.2f}%)"
         lines.append(line + ".")
     if facts.switches_mean is not None and facts.switches_max is not None:
         lines.append(f"Clock switches per GPU and iteration: {facts.switches_mean:.1f} mean, {facts.switches_max} max.")
     if report.total.late_raises:
-        lines.append(f"{report.total.late_raises} raises came into force too late.")
+        lines.append(f"{report.total.late_raises} raises of a clock came into force too late.")
     return lines
 
 
 def _gpu_table(report: Report) -> Table:
     one_by_one = len(report.gpus) <= ROWS_ONE_BY_ONE
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_footer=False)
-    for name in ("node", "GPU", "stage") if one_by_one else ("GPUs", "count"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=18)
-    for name in ("J base", "J plan", "saved %", "W base", "W plan", "MHz", "wait %", "requests"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("node" if one_by_one else "GPUs", overflow="fold")  # the one column that gives way in a narrow terminal
+    for name in ("GPU", "stage") if one_by_one else ("count",):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("baseline\nJ", "plan\nJ", "saved\n%", "power\nW", "clock\nMHz", "waits\n%", "clock\nrequests"):
         table.add_column(name, justify="right", no_wrap=True)
     if one_by_one:
         _add_single_rows(table, report.gpus)
@@ -123,8 +124,7 @@ def _cells(row: ReportRow) -> list[str]:
         _number(row.baseline_j, ",.0f"),
         _number(row.planned_j, ",.0f"),
         _number(row.saved_percent, ".2f"),
-        _number(row.baseline_w, ",.0f"),
-        _number(row.planned_w, ",.0f"),
+        _number(row.baseline_w if row.planned_w is None else row.planned_w, ",.0f"),
         _number(row.planned_mhz, ".0f"),
         _number(row.waiting_percent, ".1f"),
         _number(row.requests, ".1f"),

@@ -1,7 +1,8 @@
 """Names of everything in TensorBoard, and the layout of its custom scalars page.
 
-Scheme: ``energy/all/...`` is the job, ``energy/gpu/<node>/<index>/...`` is one GPU; the unit is the last word. Figures of
-emulated GPUs carry ``(emulated)`` in the tag itself, so that no chart can show them without saying so.
+Scheme: ``energy/all/...`` is the job, ``energy/each-gpu/...`` the spread over its GPUs, ``energy/gpu/<node>/<index>/...`` one
+GPU; the unit is the last word. TensorBoard sorts by name, so the job comes first, on a page of its own. Figures of emulated
+GPUs say ``emulated`` in the tag itself, so that no chart can show them without saying so.
 """
 
 import re
@@ -62,26 +63,31 @@ class Tags:
     """Tags of one run.
 
     Args:
-        emulated: mark every tag with ``(emulated)``.
+        emulated: mark every tag as such.
     """
 
     emulated: bool = False
 
     def mark(self, name: str) -> str:
-        """The name as a person shall read it: with ``(emulated)`` where it is so."""
+        """Name of a title, text, picture or column: with ``(emulated)`` where it is so."""
         return f"{name} (emulated)" if self.emulated else name
+
+    def scalar(self, name: str) -> str:
+        """Tag of a scalar: with ``emulated`` at its end where it is so."""
+        # No parentheses here: TensorBoard's custom scalars page finds such a tag and draws no line for it (seen in 2.21).
+        return f"{name} emulated" if self.emulated else name
 
     def job(self, measure: str) -> str:
         """One figure of the whole job."""
-        return self.mark(f"energy/all/{measure}")
+        return self.scalar(f"energy/all/{measure}")
 
     def spread(self, measure: str, statistic: str) -> str:
         """Mean, min or max over the GPUs."""
-        return self.mark(f"energy/all/gpu-{measure}/{statistic}")
+        return self.scalar(f"energy/each-gpu/{measure}/{statistic}")
 
     def gpu(self, node: str, index: int, measure: str) -> str:
         """One figure of one GPU."""
-        return self.mark(f"energy/gpu/{node}/{index}/{measure}")
+        return self.scalar(f"energy/gpu/{node}/{index}/{measure}")
 
     def layout(self, gpus: Sequence[GpuInterval]) -> Layout:
         """The custom scalars page: the job, the spread over the GPUs, and two charts per node.
@@ -92,12 +98,16 @@ class Tags:
             gpus: the GPUs that are logged one by one, in the order (node, index); may be empty.
         """
         job = {
-            "Saved and slowdown, %": self._lines(("saved-percent", "slowdown-percent")),
+            "Saved, %": self._lines(("saved-percent",)),
+            "Slowdown, %": self._lines(("slowdown-percent",)),
+            "Saved so far, J": self._lines(("total-saved-j",)),
             "Energy of all GPUs, J per iteration: measured and expected": self._lines(("iteration-energy-j", "expected-energy-j")),
             "Time of an iteration, s: measured and expected": self._lines(("iteration-time-s", "expected-time-s")),
+            "Power of all GPUs, W": self._lines(("power-w",)),
         }
         spread: dict[str, list[str | list[str]]] = {
-            f"{title}: mean, min, max": ["Margin", [self.spread(measure, s) for s in SPREAD]] for measure, title in SPREAD_MEASURES.items()
+            f"{title}: mean, min, max": ["Margin", [self.spread(measure, statistic) for statistic in SPREAD]]
+            for measure, title in reversed(SPREAD_MEASURES.items())  # TensorBoard 2.21 shows margin charts last to first
         }
         layout = {"Energy: the job": job, "Energy: all GPUs": spread}
         nodes = {node: [g.gpu.gpu for g in members] for node, members in groupby(gpus, key=lambda g: g.gpu.node)}

@@ -105,7 +105,7 @@ class TensorBoardLog:
         named: dict[str, Any] = {f"energy/{name}": value for name, value in settings.items()}
         named["energy/gpus"] = "emulated" if self._tags.emulated else "real"
         metrics: dict[str, Any] = {
-            self._tags.mark(f"energy/result/{name}"): float(value) for name, value in results.items() if math.isfinite(value)
+            self._tags.scalar(f"energy/result/{name}"): float(value) for name, value in results.items() if math.isfinite(value)
         }
         self._writer.flush()
         self._writer.add_hparams(named, metrics, run_name=".")
@@ -186,7 +186,7 @@ def _about(interval: Interval, *, all_listed: bool, megatron_tags: bool) -> str:
         ]
     lines += ["| tag | meaning |", "| --- | --- |"]
     lines += [f"| `energy/all/{name}` | {meaning} |" for name, meaning in JOB_MEASURES.items()]
-    lines += [f"| `energy/all/gpu-{name}/{{mean,min,max}}` | over the GPUs: {GPU_MEASURES[name]} |" for name in SPREAD_MEASURES]
+    lines += [f"| `energy/each-gpu/{name}/{{mean,min,max}}` | over the GPUs: {GPU_MEASURES[name]} |" for name in SPREAD_MEASURES]
     if all_listed:
         lines += [f"| `energy/gpu/<node>/<index>/{name}` | {meaning} |" for name, meaning in GPU_MEASURES.items()]
     return "\n".join(lines)
