@@ -30,6 +30,7 @@ def install(
     directory: Path | None = None,
     *,
     time_source: TimeSource = "wall",
+    node: str | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> NodeState:
@@ -39,6 +40,7 @@ def install(
         specification: catalog model and number of GPUs, ``a100-sxm4-80gb:8``; the number may be missing (8).
         directory: where the state files of nodes lie; default: one per user, model and number in the temporary directory.
         time_source: of a node that is created; an existing node keeps its own.
+        node: name of the node; default: Slurm's, else the host's.
         clock: wall clock in s, common to all processes of the node.
         sleep: how a request waits for the driver (s).
 
@@ -46,19 +48,19 @@ def install(
     process: emulated and real GPUs must not be mixed.
     """
     model, count = parse_specification(specification)
-    path = state_path(directory or default_directory(model, count))
+    path = state_path(directory or default_directory(model, count), node)
     library = pynvml.nvmlLib
     if isinstance(library, EmulatedNvml) and library.node.path == path.resolve():
         return library.node
     if library is not None:
         raise UserError("NVML is already initialised in this process: emulate GPUs before anything calls nvmlInit, in a new process")
-    node = NodeState.create(path, model, count, time_source=time_source, replace=False)
-    if (node.model, node.count) != (model, count):
-        found, wanted = f"{node.count} x {node.model}", f"{count} x {model}"
+    state = NodeState.create(path, model, count, node=node, time_source=time_source, replace=False)
+    if (state.model, state.count) != (model, count):
+        found, wanted = f"{state.count} x {state.model}", f"{count} x {model}"
         raise UserError(f"{path} holds {found}, not {wanted}: remove it or set {DIRECTORY_VARIABLE} to another directory")
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    pynvml.nvmlLib = EmulatedNvml([EmulatedGpu(node, index, clock, sleep) for index in range(count)])
-    return node
+    pynvml.nvmlLib = EmulatedNvml([EmulatedGpu(state, index, clock, sleep) for index in range(count)])
+    return state
 
 
 def install_from_environment(environment: Mapping[str, str] | None = None) -> NodeState | None:

@@ -29,6 +29,7 @@ class EnergyOptions:
         device: where the GPUs are; ``auto`` takes NVML and never emulates silently.
         emulated_gpu: catalog name of the emulated GPU.
         emulated_model: the named model whose times and powers the emulated GPUs take; None: the sizes of the model in training.
+        emulated_micro_batch: samples per microbatch of the named model.
         emulated_latency: latency of clock requests on emulated GPUs.
         emulated_gpus_per_node: emulated GPUs that share a node and its driver lock.
         max_switches: clock switches allowed per GPU and iteration, counted cyclically.
@@ -45,6 +46,7 @@ class EnergyOptions:
     device: Device = "auto"
     emulated_gpu: str = "a100-sxm4-80gb"
     emulated_model: str | None = None
+    emulated_micro_batch: int = 1
     emulated_latency: Latency = "catalog"
     emulated_gpus_per_node: int = 8
     max_switches: int = 8
@@ -53,7 +55,7 @@ class EnergyOptions:
     profile: str | None = None
     directory: str | None = None
     baseline_iterations: int = 3
-    sweep_clocks: int = 5
+    sweep_clocks: int = 8
     tensorboard_dir: str | None = None
 
     @property
@@ -134,6 +136,7 @@ FLAGS: tuple[Flag, ...] = (
         "a model name",
         "named model whose times the emulated GPUs take (default: the model in training)",
     ),
+    Flag("emulated-micro-batch", "emulated_micro_batch", _whole(1), "a whole number >= 1", "samples per microbatch of the named model"),
     _choice("emulated-latency", "emulated_latency", get_args(Latency), "latency of clock requests on emulated GPUs"),
     Flag("emulated-gpus-per-node", "emulated_gpus_per_node", _whole(1), "a whole number >= 1", "emulated GPUs per node"),
     Flag("max-switches", "max_switches", _whole(0), "a whole number >= 0", "clock switches allowed per GPU and iteration"),

@@ -1,0 +1,158 @@
+"""A rank's side of the scheduler, between the hooks and the session."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from megatron_energy.errors import UserError
+from megatron_energy.gpus.errors import NoDriver
+from megatron_energy.gpus.library import open_nvml
+from megatron_energy.gpus.nvml import NvmlGpu
+from megatron_energy.gpus.visible import gpu_for_cuda_device
+from megatron_energy.megatron import attach
+from megatron_energy.megatron.runtime_protocol import Requests
+from megatron_energy.records.steps import Program
+from megatron_energy.session.facts import RankFacts
+from megatron_energy.session.options import EnergyOptions
+
+MEASURING = ("measure",)
+"""Policies that ask nothing of a real GPU's clock."""
+
+
+def say(line: str) -> None:
+    """One line for the user."""
+    print(f"megatron-energy: {line}", flush=True)
+
+
+class EnergyRuntime:
+    """Implements :class:`~megatron_energy.megatron.runtime_protocol.Runtime`."""
+
+    def __init__(self, options: EnergyOptions) -> None:
+        self.options = options
+        self.requests: Requests = {}
+        self.evaluation_requests: Requests = {}
+        self._facts: RankFacts | None = None
+        self._session: Any = None
+        self._iteration = 0
+        self._off: str | None = None
+
+    def on_schedule(self, facts: RankFacts) -> None:
+        """First schedule call: the session starts. Later ones with other sizes: clocks go to maximum."""
+        if self._session is None:
+            self._facts = facts
+            self._session = _session(self.options, facts)
+            return
+        self._off = "the schedule's sizes changed during the run: the plan does not hold any more"
+        self._session.broken(self._off)
+
+    def on_iteration(self, program: Program, evaluation: bool) -> None:
+        """End of an iteration."""
+        if self._session is None:
+            return
+        if not evaluation:
+            self._iteration = _megatron_iteration() or self._iteration + 1
+        self._session.iteration(self._iteration, program, evaluation)
+        self.requests = self._session.requests
+
+    def on_broken(self, reason: str) -> None:
+        """The running iteration cannot be recorded faithfully."""
+        if self._session is not None:
+            self._session.broken(reason)
+
+    def on_log(self, iteration: int, writer: Any) -> None:
+        """Megatron's log interval."""
+        if self._session is not None:
+            self._session.log(iteration, writer)
+
+    def close(self) -> None:
+        """The run is over."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+def _session(options: EnergyOptions, facts: RankFacts) -> Any:
+    exchange = _exchange()
+    if options.device == "emulated":
+        from megatron_energy.session.emulated_session import EmulatedSession
+
+        return EmulatedSession(options, facts, exchange, say)
+    from megatron_energy.session.measured_session import MeasuredSession
+
+    return MeasuredSession(options, facts, exchange, _gpu(facts), say)
+
+
+def _gpu(facts: RankFacts) -> NvmlGpu:
+    """The GPU that this rank computes on; on a host without CUDA (shims), the one with the rank's index on the node."""
+    import torch
+
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else facts.local_rank
+    return gpu_for_cuda_device(device if isinstance(device, int) else facts.local_rank)
+
+
+def _exchange() -> Any:
+    from megatron_energy.megatron.torch_exchange import TorchExchange
+
+    return TorchExchange()
+
+
+def _megatron_iteration() -> int | None:
+    """The number of the iteration that is just ending, the first is 1, where megatron.training counts it."""
+    module = sys.modules.get("megatron.training.global_vars")
+    args = getattr(module, "_GLOBAL_ARGS", None)
+    current = getattr(args, "curr_iteration", None)
+    return None if current is None else int(current) + 1
+
+
+def check(options: EnergyOptions) -> None:
+    """What can be refused before anything is started.
+
+    Raises:
+        UserError: no NVML, a policy that this device cannot run, an unknown GPU or model, a file that cannot be read.
+    """
+    from megatron_energy.emulation.catalog import load
+    from megatron_energy.emulation.models import named
+    from megatron_energy.planning.plan import load_plan
+    from megatron_energy.profiles.files import load_profile
+
+    if options.plan is not None:
+        load_plan(options.plan)
+    if options.profile is not None:
+        load_profile(options.profile)
+    if options.device == "emulated":
+        load(options.emulated_gpu)
+        model = options.emulated_model
+        if model is not None:
+            load_profile(model) if model.endswith(".csv") else named(model)
+        return
+    try:
+        open_nvml()
+    except NoDriver as error:
+        raise UserError(str(error)) from error
+    if options.policy not in MEASURING:
+        raise UserError(
+            f"--energy-policy {options.policy} on real GPUs is not in this version: use measure, or --energy-device emulated to see what a plan would save"
+        )
+
+
+def start(options: EnergyOptions) -> EnergyRuntime:
+    """Check the options, hook a runtime into Megatron, and end it with the process.
+
+    Raises:
+        UserError: see :func:`check`.
+    """
+    check(options)
+    runtime = EnergyRuntime(options)
+    attach.install(options, runtime)
+    atexit.register(_close_in(os.getpid(), runtime.close))
+    return runtime
+
+
+def _close_in(pid: int, close: Callable[[], None]) -> Callable[[], None]:
+    def at_exit() -> None:
+        if os.getpid() == pid:
+            close()
+
+    return at_exit

@@ -1,0 +1,112 @@
+"""One rank's part in a run on real GPUs that are measured and left as they are.
+
+Nothing is exchanged between ranks except at Megatron's log interval.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from megatron_energy.errors import UserError
+from megatron_energy.gpus.errors import GpuError
+from megatron_energy.gpus.library import is_emulated
+from megatron_energy.gpus.meter import meter_for
+from megatron_energy.gpus.nvml import NvmlGpu
+from megatron_energy.observe.report_table import print_report
+from megatron_energy.records.iteration import RankIteration
+from megatron_energy.records.steps import Program
+from megatron_energy.session.coordinator import Findings, IterationData
+from megatron_energy.session.directive import TransitionPoint
+from megatron_energy.session.exchange import Exchange
+from megatron_energy.session.facts import JobFacts, RankFacts
+from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.summaries import summarise
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One iteration of one rank, as its host saw it. ``energy_j`` is NaN where the GPU could not be read."""
+
+    number: int
+    evaluation: bool
+    record: RankIteration
+    energy_j: float
+
+
+class MeasuredSession:
+    """Meters this rank's GPU; the home rank reports for all.
+
+    Args:
+        options: what the user asked for.
+        facts: this rank's facts.
+        exchange: to the other ranks.
+        gpu: this rank's GPU.
+        say: prints one line for the user, on the home rank.
+        clock: host time in s.
+    """
+
+    def __init__(
+        self,
+        options: EnergyOptions,
+        facts: RankFacts,
+        exchange: Exchange,
+        gpu: NvmlGpu,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._exchange, self._facts, self._gpu, self._clock = exchange, facts, gpu, clock
+        self._meter = meter_for(gpu)
+        try:
+            self._meter.open()
+        except GpuError as error:
+            raise UserError(f"cannot measure the GPU of rank {facts.rank}: {error}") from error
+        self._since_s = clock()
+        self._readings: list[Reading] = []
+        gathered, uuids = exchange.gather(facts), exchange.gather(gpu.uuid)
+        self._reporter: Reporter | None = None
+        if gathered is not None and uuids is not None:
+            job = JobFacts(tuple(gathered))
+            self._job, self._uuids = job, uuids
+            self._reporter = Reporter(options, job, Findings(), f"{job.world_size} GPUs", say)
+            say(f"measuring {len(set(uuids))} GPUs ({self._meter.source_reason}); clocks are left as they are")
+        self.requests: dict[TransitionPoint, Any] = {}
+
+    def broken(self, reason: str) -> None:
+        """Energy is measured whatever the schedule does."""
+
+    def iteration(self, number: int, program: Program, evaluation: bool) -> None:
+        """Read the counter at the end of an iteration. Megatron's own global norm has made the host wait for the GPU here."""
+        now_s = self._clock()
+        lap = self._meter.lap()
+        energy_j = lap.energy_j if lap is not None and lap.energy_j is not None else float("nan")
+        record = RankIteration(self._facts.rank, number, self._since_s, now_s, energy_j, evaluation=evaluation, emulated=is_emulated())
+        try:
+            record.clock_changes = [(self._since_s, self._gpu.sm_clock_mhz())]
+        except GpuError:
+            pass  # the meter has said that the GPU cannot be read; the clock stays unknown
+        self._since_s = now_s
+        self._readings.append(Reading(number, evaluation, record, energy_j))
+
+    def log(self, iteration: int, writer: Any) -> None:
+        """Megatron's log interval: gather what was read since the last one."""
+        gathered = self._exchange.gather(self._readings)
+        self._readings = []
+        if self._reporter is None or gathered is None:
+            return
+        for readings in zip(*gathered, strict=False):
+            phase = "evaluation" if readings[0].evaluation else "measure"
+            records = [r.record for r in readings]
+            energies_j = [r.energy_j for r in readings]
+            summary = summarise(readings[0].number, phase, records, energies_j, self._uuids, self._job, self._reporter.findings)
+            self._reporter.add(summary, IterationData(records, []))
+        self._reporter.write(iteration, writer)
+
+    def close(self) -> None:
+        """The end of the run."""
+        self._meter.close()
+        if self._reporter is not None:
+            report = self._reporter.finish()
+            if report is not None:
+                print_report(report)
