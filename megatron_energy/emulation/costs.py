@@ -165,17 +165,17 @@ class ModelCosts:
         return (count + ends * model.embedding_parameters) / sizes.tensor
 
     def grad_sync(self, stage: int) -> Load:
-        """Reduction of a stage's gradients over the data-parallel ranks: reduce-scatter with a distributed optimizer, else all-reduce."""
+        """Reduction of a stage's gradients over its replicas: reduce-scatter with a distributed optimizer, else all-reduce."""
         sizes = self.sizes
         passes = 1.0 if sizes.distributed_optimizer else 2.0
-        return self._traffic(passes * self.stage_parameters(stage) * sizes.grad_bytes, sizes.data, sizes.tensor)
+        return self._among_replicas(passes * self.stage_parameters(stage) * sizes.grad_bytes)
 
     def optimizer(self, stage: int) -> Load:
         """Adam step of one GPU, and the all-gather of the updated weights with a distributed optimizer."""
         sizes, weights = self.sizes, self.stage_parameters(stage)
-        share = sizes.data if sizes.distributed_optimizer else 1
+        share = self._replicas if sizes.distributed_optimizer else 1
         update_s = _OPTIMIZER_BYTES * weights / share / (self.gpu.memory_bytes_s * self.gpu.memory_efficiency)
-        gather = self._traffic(weights * self._element_bytes, share, sizes.tensor)
+        gather = self._among_replicas(weights * self._element_bytes if sizes.distributed_optimizer else 0.0)
         total = update_s + gather.scaling_s + gather.fixed_s
         blend = update_s / total
         return Load(
@@ -185,10 +185,15 @@ class ModelCosts:
             memory=blend + (1.0 - blend) * gather.memory,
         )
 
-    def _traffic(self, volume: float, ways: int, stride: int) -> Load:
-        """A collective of ``ways`` ranks, ``stride`` apart (times context), as an operation of its own."""
-        span = ways * stride * self.sizes.context
-        seconds = _ring_s(volume, ways, self._link_bytes_s(span))
+    @property
+    def _replicas(self) -> int:
+        """Ranks with the same weights: context-parallel ranks hold them, too."""
+        return self.sizes.data * self.sizes.context
+
+    def _among_replicas(self, volume: float) -> Load:
+        """A collective of the ranks with the same weights, as an operation of its own."""
+        span = self._replicas * self.sizes.tensor
+        seconds = _ring_s(volume, self._replicas, self._link_bytes_s(span))
         scaling = self.gpu.link_clock_share * seconds if span <= self.sizes.gpus_per_node else 0.0
         return Load(scaling, seconds - scaling, _LINK_COMPUTE, _LINK_MEMORY)
 
