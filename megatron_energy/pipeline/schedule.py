@@ -68,8 +68,8 @@ class Schedule:
         remainder = self.microbatches % self.group
         if 0 < remainder < self.stages:
             raise UserError(
-                f"{self.microbatches} microbatches in groups of {self.group} leave {remainder}: Megatron wants none or "
-                f"at least {self.stages} (one per stage) in the last group"
+                f"{self.microbatches} microbatches in groups of {self.group} leave {remainder}: choose sizes that leave none or "
+                f"at least {self.stages} (one per stage) for the last group"
             )
 
     @property
