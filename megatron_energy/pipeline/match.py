@@ -43,7 +43,7 @@ class Difference:
         return f"mode {mode}: stage {self.stage}, step {self.position}: expected {expected}, found {found}"
 
 
-class ScheduleMismatchError(Exception):
+class ScheduleMismatch(Exception):
     """The recorded programs are those of no known communication mode.
 
     Attributes:
@@ -66,7 +66,7 @@ def match(programs: Sequence[Program], sizes: Schedule) -> Schedule:
         sizes: stages, chunks, microbatches, group size and forward-only of the run; its own mode is ignored.
 
     Raises:
-        ScheduleMismatchError: no mode fits; says which stage and step differ.
+        ScheduleMismatch: no mode fits; says which stage and step differ.
         ValueError: not one program per stage.
     """
     if len(programs) != sizes.stages:
@@ -78,7 +78,7 @@ def match(programs: Sequence[Program], sizes: Schedule) -> Schedule:
         if difference is None:
             return schedule
         differences.append(difference)
-    raise ScheduleMismatchError(sorted(differences, key=lambda difference: -difference.position))
+    raise ScheduleMismatch(sorted(differences, key=lambda difference: -difference.position))
 
 
 def candidates(sizes: Schedule) -> list[Schedule]:

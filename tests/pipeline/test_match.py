@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 
 from megatron_energy.errors import UserError
-from megatron_energy.pipeline.match import CANDIDATES, ScheduleMismatchError, candidates, match, mode_of
+from megatron_energy.pipeline.match import CANDIDATES, ScheduleMismatch, candidates, match, mode_of
 from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.records.steps import ClockRequest, GradSync, GradSyncStart, Optimizer, Wait
@@ -43,7 +43,7 @@ def test_modes_that_megatron_refuses_are_not_tried():
 def test_a_mismatch_names_stage_step_and_what_was_expected():
     recorded = programs(Schedule(2, 2))
     recorded[1][1] = Wait("send_prev", 7)
-    with pytest.raises(ScheduleMismatchError) as caught:
+    with pytest.raises(ScheduleMismatch) as caught:
         match(recorded, Schedule(2, 2))
     assert str(caught.value) == (
         "the recorded programs match no known communication mode; closest is mode overlap: stage 1, step 1: "
@@ -55,7 +55,7 @@ def test_the_mode_that_agrees_longest_is_called_closest():
     schedule = Schedule(4, 8, 2, p2p="batched")
     recorded = programs(schedule)
     recorded[3].pop()
-    with pytest.raises(ScheduleMismatchError) as caught:
+    with pytest.raises(ScheduleMismatch) as caught:
         match(recorded, Schedule(4, 8, 2))
     closest = caught.value.differences[0]
     assert (closest.schedule, closest.stage, closest.found) == (schedule, 3, None)
