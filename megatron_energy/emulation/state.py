@@ -90,6 +90,7 @@ class NodeState:
     def __init__(self, path: Path) -> None:
         """Open an existing state. Raises UserError when ``path`` is no state file."""
         self.path = path.resolve()
+        _ = _thread_locks[self.path], _thread_locks[self.path / "driver"]  # made here, by one thread
         try:
             self._file = self.path.open("r+b")
         except FileNotFoundError:
