@@ -107,7 +107,7 @@ class Tags:
         }
         spread: dict[str, list[str | list[str]]] = {
             f"{title}: mean, min, max": ["Margin", [self.spread(measure, statistic) for statistic in SPREAD]]
-            for measure, title in reversed(SPREAD_MEASURES.items())  # TensorBoard 2.21 shows margin charts last to first
+            for measure, title in reversed(list(SPREAD_MEASURES.items()))  # TensorBoard 2.21 shows margin charts last to first
         }
         layout = {"Energy: the job": job, "Energy: all GPUs": spread}
         nodes = {node: [g.gpu.gpu for g in members] for node, members in groupby(gpus, key=lambda g: g.gpu.node)}

@@ -171,13 +171,15 @@ def job_summary(iteration: int, phase: Phase, stages: list[RankIteration], *, em
 
 def run_summaries(baseline: int = 3, planned: int = 5, *, emulated: bool = True) -> list[IterationSummary]:
     """A whole run: a baseline window, then iterations under a plan, with savings against the window."""
-    before = [job_summary(i, "baseline", pipeline_iteration(iteration=i), emulated=emulated) for i in range(1, baseline + 1)]
+    found = pipeline_iteration(maximum)
+    reference = job_summary(0, "baseline", found, emulated=emulated)
+    before = [job_summary(i, "baseline", found, emulated=emulated) for i in range(1, baseline + 1)]
     stages = pipeline_iteration(three_segments)
     after = [job_summary(i, "planned", stages, emulated=emulated) for i in range(baseline + 1, baseline + planned + 1)]
     for summary in after:
         summary.plan_version = 1
-        summary.saved_percent = 100 * (1 - summary.energy_j / before[0].energy_j)
-        summary.slowdown_percent = 100 * (summary.time_s / before[0].time_s - 1)
+        summary.saved_percent = 100 * (1 - summary.energy_j / reference.energy_j)
+        summary.slowdown_percent = 100 * (summary.time_s / reference.time_s - 1)
         summary.expected_time_s = summary.time_s * 0.999
         summary.expected_energy_j = summary.energy_j * 1.002
     return before + after
