@@ -114,10 +114,11 @@ def check(options: EnergyOptions) -> None:
     """
     from megatron_energy.emulation.catalog import load
     from megatron_energy.emulation.models import named
-    from megatron_energy.planning.plan import load_plan
     from megatron_energy.profiles.files import load_profile
 
     if options.plan is not None:
+        from megatron_energy.planning.plan import load_plan
+
         load_plan(options.plan)
     if options.profile is not None:
         load_profile(options.profile)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.match import ScheduleMismatch
-from megatron_energy.planning.plan import Plan
-from megatron_energy.planning.problem import PlanningError
 from megatron_energy.profiles.profile import Profile
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
@@ -20,6 +18,9 @@ from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.learning import LearningError, learn_profile, transfer_time_s
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planner import Planner, PlannedRun
+
+ITERATIONS_PER_CLOCK = 2
+"""Of the sweep: see :data:`megatron_energy.session.learning.Series`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Coordinator:
             yield from self._forever(Directive("measure"))
         try:
             planned = yield from self._plan()
-        except (LearningError, ScheduleMismatch, PlanningError, UserError) as error:
+        except (LearningError, ScheduleMismatch, UserError) as error:
             yield from self._maximum(str(error))
             return
         self.findings.planned = planned
@@ -116,11 +117,12 @@ class Coordinator:
             return given
         profile = self.planner.given_profile()
         if profile is None:
-            sweep: dict[int, Sequence[RankIteration]] = {}
+            sweep: dict[int, list[list[RankIteration]]] = {}
             for clock in self.sweep_clocks_mhz():
-                data = yield constant_clock("sweep", clock)
-                sweep[clock] = data.records
-            profile = learn_profile(sweep, self.facts.stage_of_rank, transfer_time_s(last.records), self.planner.provenance())
+                for _ in range(ITERATIONS_PER_CLOCK):
+                    data = yield constant_clock("sweep", clock)
+                    sweep.setdefault(clock, []).append(data.records)
+            profile = learn_profile(dict(sweep), self.facts.stage_of_rank, transfer_time_s(last.records), self.planner.provenance())
         self.findings.profile = profile
         return self.planner.plan(schedule, profile)
 

@@ -21,6 +21,10 @@ FloatArray = npt.NDArray[np.float64]
 Key = tuple[str, int]
 """(activity, chunk): what powers and times are learned for; chunk -1 where it does not apply."""
 
+Series = Sequence[RankIteration]
+"""Consecutive iterations of one rank at one requested clock. Counter samples on both sides of an iteration's end show what its
+short last steps draw, so two iterations tell more than twice as much as one."""
+
 IDLE: Key = ("idle", -1)
 
 
@@ -41,26 +45,26 @@ def _key(span: Span) -> Key:
     return (span.activity, span.chunk if span.activity in ("forward", "backward") else -1)
 
 
-def steady_spans(record: RankIteration, clock_mhz: int | None) -> list[Span]:
-    """The spans from the first moment on at which all later ones ran at the requested clock (None: whatever it was).
+def steady_spans(series: Series, clock_mhz: int) -> list[Span]:
+    """The spans from the first moment on at which all later ones ran at the requested clock.
 
     A throttled span counts: the clock was requested, and the GPU's power cap is part of what the request gives.
     """
     spans: list[Span] = []
-    for span in reversed(record.spans):
-        at_request = clock_mhz is None or span.throttled or abs(span.clock_mhz - clock_mhz) < 0.5
+    for span in reversed([span for record in series for span in record.spans]):
+        at_request = span.throttled or abs(span.clock_mhz - clock_mhz) < 0.5
         if not (span.steady_clock and at_request):
             break
         spans.append(span)
     return spans[::-1]
 
 
-def _windows(record: RankIteration, spans: Sequence[Span], keys: dict[Key, int]) -> tuple[FloatArray, FloatArray]:
+def _windows(series: Series, spans: Sequence[Span], keys: dict[Key, int]) -> tuple[FloatArray, FloatArray]:
     """Rows of overlap seconds per key, and joules, one per pair of neighbouring counter samples within the spans."""
     if not spans:
         return np.zeros((0, len(keys))), np.zeros(0)
     begin_s = spans[0].start_s
-    samples = [(t, mj) for t, mj in record.energy_samples if begin_s <= t <= record.end_s]
+    samples = [(t, mj) for record in series for t, mj in record.energy_samples if begin_s <= t <= series[-1].end_s]
     if len(samples) < 2:
         return np.zeros((0, len(keys))), np.zeros(0)
     times = np.array([t for t, _ in samples])
@@ -73,16 +77,17 @@ def _windows(record: RankIteration, spans: Sequence[Span], keys: dict[Key, int])
     return seconds, joules
 
 
-def powers_w(records: Iterable[tuple[RankIteration, Sequence[Span]]]) -> dict[Key, float]:
+def powers_w(pairs: Sequence[tuple[Series, Sequence[Span]]]) -> dict[Key, float]:
     """Watts of every activity in the given spans of like GPUs at one clock, by non-negative least squares.
+
+    An activity that no window covers is missing in the result.
 
     Raises:
         LearningError: there are no counter samples to learn from.
     """
-    pairs = list(records)
     names = sorted({_key(span) for _, spans in pairs for span in spans})
     keys = {name: i for i, name in enumerate([*names, IDLE])}
-    blocks = [_windows(record, spans, keys) for record, spans in pairs]
+    blocks = [_windows(series, spans, keys) for series, spans in pairs]
     seconds = np.concatenate([b[0] for b in blocks]) if blocks else np.zeros((0, 1))
     joules = np.concatenate([b[1] for b in blocks]) if blocks else np.zeros(0)
     if len(joules) == 0:
@@ -93,19 +98,24 @@ def powers_w(records: Iterable[tuple[RankIteration, Sequence[Span]]]) -> dict[Ke
     return {name: float(solution[i]) for name, i in keys.items() if np.isfinite(solution[i])}
 
 
-def measure(records: Sequence[RankIteration], clock_mhz: int | None) -> dict[Key, Measurement]:
+def measure(ranks: Sequence[Series], clock_mhz: int) -> dict[Key, Measurement]:
     """Times and powers of like GPUs (ranks of one stage) in iterations at one requested clock.
 
+    A step too short for any window of the counter (a grad-sync of a few milliseconds) is given the power of waiting: that is
+    what most of it is, and little energy is at stake.
+
     Raises:
-        LearningError: no span ran at the clock, or no counter samples.
+        LearningError: no counter samples.
     """
-    pairs = [(r, steady_spans(r, clock_mhz)) for r in records]
+    pairs = [(series, steady_spans(series, clock_mhz)) for series in ranks]
     watts = powers_w(pairs)
+    waiting_w = watts.get(("wait", -1))
     lengths: dict[Key, list[float]] = defaultdict(list)
     for _, spans in pairs:
         for span in spans:
             lengths[_key(span)].append(span.end_s - span.start_s)
-    return {key: Measurement(_typical(key, values), watts[key], len(values)) for key, values in lengths.items() if key in watts}
+    found = {key: (watts.get(key, waiting_w), values) for key, values in lengths.items()}
+    return {key: Measurement(_typical(key, values), power_w, len(values)) for key, (power_w, values) in found.items() if power_w is not None}
 
 
 def _typical(key: Key, seconds: Sequence[float]) -> float:
@@ -114,12 +124,12 @@ def _typical(key: Key, seconds: Sequence[float]) -> float:
 
 
 def learn_profile(
-    sweep: dict[int, Sequence[RankIteration]], stage_of_rank: Sequence[int], transfer_s: float, provenance: dict[str, str | float | bool]
+    sweep: dict[int, Sequence[Sequence[RankIteration]]], stage_of_rank: Sequence[int], transfer_s: float, provenance: dict[str, str | float | bool]
 ) -> Profile:
     """Profile of all stages from iterations at several clocks.
 
     Args:
-        sweep: requested clock in MHz -> all ranks' records of the iterations run at it.
+        sweep: requested clock in MHz -> the consecutive iterations run at it, each with all ranks' records by rank.
         stage_of_rank: pipeline stage by rank.
         transfer_s: seconds of one p2p transfer.
         provenance: facts to keep with the profile.
@@ -133,7 +143,8 @@ def learn_profile(
     blocking: list[float] = []
     for clock in clocks:
         for stage in stages:
-            found = measure([r for r in sweep[clock] if stage_of_rank[r.rank] == stage], clock)
+            ranks = [rank for rank, its_stage in enumerate(stage_of_rank) if its_stage == stage]
+            found = measure([[iteration[rank] for iteration in sweep[clock]] for rank in ranks], clock)
             for key, value in found.items():
                 table[stage, key].append((clock, value))
             if ("wait", -1) in found:
@@ -144,7 +155,7 @@ def learn_profile(
             continue
         if len(values) != len(clocks):
             missing = sorted(set(clocks) - {clock for clock, _ in values})
-            raise LearningError(f"no clean {activity} of stage {stage} at {missing} MHz: the sweep's iterations are too short for the clock's latency")
+            raise LearningError(f"no clean {activity} of stage {stage} at {missing} MHz: iterations are too short to try a clock in")
         curves[stage, chunk, activity] = Curve(
             np.array([clock for clock, _ in values], dtype=np.int64),
             np.array([m.time_s for _, m in values]),
