@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from megatron_energy.observe.tags import MEGATRON_ENERGY, MEGATRON_POWER, Tags
+from megatron_energy.observe.tags import GPU_MEASURES, JOB_MEASURES, MEGATRON_ENERGY, MEGATRON_POWER, Tags
 from megatron_energy.observe.tensorboard import TensorBoardLog
 from megatron_energy.records.summary import IterationSummary
 from tests.observe.sample_records import run_summaries
@@ -217,3 +217,10 @@ def test_texts_and_figures_before_the_first_write_are_marked_too() -> None:
     log.text("plan", "| a |", 1)
     log.figure("timeline", None, 1)  # type: ignore[arg-type]
     assert list(writer.texts) == ["energy/plan (emulated)", "energy/timeline (emulated)"]
+
+
+def test_the_manual_explains_every_tag() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "tensorboard.md").read_text(encoding="utf-8")
+    missing = [name for name in JOB_MEASURES if f"| `energy/all/{name}` |" not in manual]
+    missing += [name for name in GPU_MEASURES if f"| `.../{name}` |" not in manual]
+    assert not missing
