@@ -49,21 +49,14 @@ def wiring(facts: JobFacts) -> Wiring:
     def neighbour(r: RankFacts, distance: int) -> int:
         return place[(r.stage + distance) % r.pipeline, r.data_rank, r.context_rank, r.tensor_rank]
 
-    lock_step = ("stage", "data_rank")
-    if facts.any.expert > 1:  # replicas that exchange tokens between their experts run every layer together
-        return _joined_by_experts(facts, neighbour)
     return Wiring(
         stage=facts.stage_of_rank,
         next_rank=[neighbour(r, 1) for r in facts.ranks],
         prev_rank=[neighbour(r, -1) for r in facts.ranks],
-        lock_step=facts.groups(*lock_step),
+        lock_step=facts.lockstep_groups(),
         data_parallel=facts.groups("stage", "tensor_rank"),  # gradients are reduced over data and context ranks
         node=[r.node for r in facts.ranks],
     )
-
-
-def _joined_by_experts(facts: JobFacts, neighbour: object) -> Wiring:
-    raise UserError("emulated runs with expert parallelism are not supported yet: run without --expert-model-parallel-size")
 
 
 def workload(options: EnergyOptions, facts: JobFacts) -> Workload:

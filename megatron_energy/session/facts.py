@@ -99,6 +99,18 @@ class JobFacts:
             found.setdefault(tuple(getattr(r, f) for f in fields), []).append(r.rank)
         return sorted(found.values())
 
+    def lockstep_groups(self) -> list[list[int]]:
+        """Ranks that run every operation together: the tensor and context ranks of one stage of one replica.
+
+        Expert-parallel ranks are data-parallel ranks in Megatron, the neighbouring ones: replicas that exchange tokens between
+        their experts in every layer form one group.
+        """
+        width = max(self.any.expert, self.any.context)
+        found: dict[tuple[int, int], list[int]] = {}
+        for r in self.ranks:
+            found.setdefault((r.stage, r.data_rank * r.context // width), []).append(r.rank)
+        return sorted(found.values())
+
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change when the model, its batch or its precision in time do: plans are made for one of them."""
         return fingerprint(self.any)

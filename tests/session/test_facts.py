@@ -1,0 +1,37 @@
+"""Who belongs together, from every rank's own facts."""
+
+from dataclasses import replace
+
+import pytest
+
+from megatron_energy.emulation.settle import Wiring
+from megatron_energy.parallel.layout import Layout
+from megatron_energy.session.emulated import on_emulated_nodes, wiring
+from tests.session.facts import job
+
+
+def test_lock_step_groups_by_hand():
+    assert job(tensor=2, data=2, pipeline=2).lockstep_groups() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert job(context=2, data=2).lockstep_groups() == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("sizes", [dict(tensor=2, data=4, expert=2, pipeline=2), dict(context=2, data=4, expert=4), dict(data=4, expert=2)])
+def test_experts_join_replicas_as_the_layout_says(sizes):
+    assert job(**sizes).lockstep_groups() == sorted(sorted(g) for g in Layout(**sizes).lockstep_groups())
+
+
+def test_wiring_is_megatrons_grid():
+    facts = on_emulated_nodes(job(tensor=2, data=2, pipeline=4).ranks, gpus_per_node=8)
+    found, expected = wiring(facts), Wiring.grid(stages=4, tensor=2, data=2, gpus_per_node=8)
+    for name in ("stage", "next_rank", "prev_rank"):
+        assert list(getattr(found, name)) == list(getattr(expected, name))
+    assert [list(g) for g in found.lock_step] == [list(g) for g in expected.lock_step]
+    assert sorted(map(list, found.data_parallel)) == sorted(map(list, expected.data_parallel))
+    assert found.node == ["node0"] * 8 + ["node1"] * 8
+
+
+def test_a_fingerprint_changes_with_the_model_only():
+    a = job(pipeline=2, layers=8, hidden_size=64)
+    assert a.fingerprint() == job(pipeline=4, layers=8, hidden_size=64).fingerprint()
+    other = type(a)(tuple(replace(r, hidden_size=128) for r in a.ranks))
+    assert a.fingerprint() != other.fingerprint()
