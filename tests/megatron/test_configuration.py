@@ -1,0 +1,57 @@
+"""What is refused, with its reason."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from megatron_energy.megatron import configuration, gradients
+
+CALL: dict[str, Any] = {"num_microbatches": 2, "forward_only": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "call", "reason"),
+    [
+        ({}, {}, None),
+        ({"overlap_moe_expert_parallel_comm": True}, {}, configuration.COMBINED),
+        ({"overlap_moe_expert_parallel_comm": True}, {"forward_only": True}, None),
+        ({"cuda_graph_impl": "full_iteration"}, {}, configuration.FULL_GRAPH),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": [SimpleNamespace(name="full_iteration")]}, {}, configuration.FULL_GRAPH),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {}, configuration.FULL_GRAPH),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": [SimpleNamespace(name="attn")]}, {}, None),
+        ({"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": None}, {}, None),
+        ({"hybrid_context_parallel": True}, {}, configuration.HYBRID_CONTEXT),
+        ({"variable_seq_lengths": True}, {}, configuration.VARIABLE_LENGTHS),
+        ({}, {"p2p_communicator": SimpleNamespace()}, configuration.MULTI_MODULE),
+        ({}, {"p2p_communicator": SimpleNamespace(pp_group=None)}, None),
+        ({}, {"p2p_communicator": None}, None),
+    ],
+)
+def test_refusals(config: dict[str, Any], call: dict[str, Any], reason: str | None) -> None:
+    assert configuration.refusal(SimpleNamespace(**config), {**CALL, **call}) == reason
+
+
+def test_wrappers_are_looked_through() -> None:
+    model = SimpleNamespace(vocab_size=64)
+    assert configuration.innermost(SimpleNamespace(module=SimpleNamespace(module=model))) is model
+    assert configuration.innermost(model) is model
+
+
+@pytest.mark.parametrize(
+    ("overlap", "function", "chunks", "first_stage", "expected"),
+    [
+        (False, None, 1, True, False),
+        (True, None, 1, False, True),  # no function: inside the last backward everywhere
+        (True, print, 1, True, True),  # plain schedule, first stage
+        (True, print, 1, False, False),  # plain schedule, others: after the last backward
+        (True, print, 2, True, False),  # interleaved: by function calls
+    ],
+)
+def test_where_reductions_start(overlap: bool, function: Any, chunks: int, first_stage: bool, expected: bool) -> None:
+    models = [SimpleNamespace(ddp_config=SimpleNamespace(overlap_grad_reduce=overlap))] * chunks
+    assert gradients.reduces_in_backward(SimpleNamespace(grad_sync_func=function), models, first_stage) == expected
+
+
+def test_models_without_data_parallel_wrapper_reduce_nothing() -> None:
+    assert not gradients.reduces_in_backward(SimpleNamespace(grad_sync_func=None), [SimpleNamespace()], True)
