@@ -1,0 +1,132 @@
+"""The course of a run: which phase follows which, and what ends it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from megatron_energy.emulation.catalog import load
+from megatron_energy.emulation.costs import Sizes
+from megatron_energy.emulation.settle import Settler, Wiring
+from megatron_energy.emulation.workload import Workload
+from megatron_energy.errors import UserError
+from megatron_energy.pipeline.match import match
+from megatron_energy.pipeline.programs import program
+from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.session.coordinator import ITERATIONS_PER_CLOCK, Coordinator, IterationData
+from megatron_energy.session.directive import ITERATION_BEGIN, Directive
+from megatron_energy.session.options import EnergyOptions
+from tests.session.facts import job
+
+GPU = load("a100-sxm4-80gb")
+SCHEDULE = Schedule(stages=2, microbatches=4, chunks=2)
+FACTS = job(pipeline=2, chunks=2, microbatches=4)
+
+
+class FakePlanner:
+    """Plans nothing; remembers what it was given."""
+
+    def __init__(self, mistake: str | None = None, given: object = None) -> None:
+        self.mistake, self.given, self.profile = mistake, given, None
+
+    def schedule(self, programs):
+        return match(programs, FACTS.schedule())
+
+    def given_plan(self, schedule):
+        return self.given
+
+    def given_profile(self):
+        return None
+
+    def provenance(self):
+        return {}
+
+    def plan(self, schedule, profile):
+        if self.mistake:
+            raise UserError(self.mistake)
+        self.profile = profile
+        return SimpleNamespace(activation=lambda rank: Directive("planned", plan_version=rank), directive=lambda rank: Directive("planned"))
+
+
+def course(policy="segments", planner=None, **options):
+    said: list[str] = []
+    settings = EnergyOptions(policy=policy, baseline_iterations=2, sweep_clocks=3, **options)
+    return Coordinator(settings, FACTS, planner or FakePlanner(), GPU.sm_clocks_mhz, said.append), said
+
+
+def run(coordinator: Coordinator, iterations: int) -> list[str]:
+    """Phases of the iterations, executed as the directives of rank 0 and 1 say."""
+    workload = Workload.from_model(GPU, "gpt3-13b", Sizes(stages=2, chunks=2), micro_batch=4)
+    settler, phases = Settler(workload, Wiring.grid(stages=2)), []
+    for number in range(iterations):
+        programs = []
+        for stage, directive in enumerate(coordinator.directives):
+            programs.append([*directive.requests.get(ITERATION_BEGIN, ()), *program(SCHEDULE, stage, grad_sync=True, optimizer=True)])
+        phases.append(coordinator.directives[0].phase)
+        coordinator.advance(IterationData(settler.settle(programs, number), programs))
+    return phases
+
+
+def test_phases_in_order():
+    planner = FakePlanner()
+    coordinator, said = course(planner=planner)
+    phases = run(coordinator, 12)
+    assert phases == ["baseline"] * 3 + ["sweep"] * (3 * ITERATIONS_PER_CLOCK) + ["planned"] * 3
+    assert not said
+    assert sorted({key[2] for key in planner.profile.curves}) == ["backward", "forward", "optimizer", "p2p"]  # one replica: no grad-sync
+
+
+def test_the_first_planned_iteration_activates_every_rank():
+    coordinator, _ = course()
+    run(coordinator, 9)
+    assert [d.plan_version for d in coordinator.directives] == [0, 1]  # the fake's activation
+    run(coordinator, 1)
+    assert [d.plan_version for d in coordinator.directives] == [0, 0]
+
+
+def test_the_first_iteration_is_not_in_the_baseline():
+    coordinator, _ = course()
+    run(coordinator, 4)
+    assert [i.records[0].iteration for i in coordinator.findings.baseline] == [1, 2]
+
+
+def test_a_given_plan_needs_no_sweep():
+    given = FakePlanner().plan(None, None)
+    coordinator, _ = course(planner=FakePlanner(given=given))
+    assert run(coordinator, 5) == ["baseline"] * 3 + ["planned"] * 2
+
+
+@pytest.mark.parametrize("policy", ["measure", "maximum"])
+def test_policies_that_only_measure(policy):
+    coordinator, _ = course(policy)
+    assert run(coordinator, 5) == ["baseline"] * 3 + ["measure"] * 2
+
+
+def test_dry_run_plans_and_requests_nothing():
+    coordinator, said = course("dry-run")
+    run(coordinator, 11)
+    assert coordinator.findings.planned is not None
+    assert all(not d.requests for d in coordinator.directives)
+    assert said == ["dry run: the plan is computed and logged, no clock is requested"]
+
+
+def test_a_plan_that_cannot_be_made_ends_in_maximum_clocks_with_one_line():
+    coordinator, said = course(planner=FakePlanner(mistake="no clock is low enough"))
+    phases = run(coordinator, 12)
+    assert phases[-3:] == ["maximum"] * 3
+    assert said == ["maximum clocks from here on: no clock is low enough"]
+    assert coordinator.findings.off_reason == "no clock is low enough"
+
+
+def test_dropping_gives_the_clocks_back_once():
+    coordinator, said = course()
+    run(coordinator, 10)
+    coordinator.drop("told so")
+    assert coordinator.directives[0].requests[ITERATION_BEGIN][0].clock_mhz == 0
+    run(coordinator, 1)
+    assert coordinator.directives[0] == Directive("maximum")
+    assert said == ["maximum clocks from here on: told so"]
+
+
+def test_sweep_clocks_are_supported_spread_evenly_and_never_below_60_percent():
+    coordinator, _ = course()
+    assert coordinator.sweep_clocks_mhz() == [1410, 1140, 855]
