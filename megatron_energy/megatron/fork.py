@@ -199,11 +199,11 @@ def _child(group: _Group, local: int, main: Callable[[], None]) -> None:
     finally:
         if sys.exc_info()[0] is not None:
             sys.excepthook(*sys.exc_info())
+        if code:
+            os.write(group.failures[1], b"%d\n" % local)
         atexit._run_exitfuncs()  # os._exit skips them; writers flush there
         sys.stdout.flush()
         sys.stderr.flush()
-        if code:
-            os.write(group.failures[1], b"%d\n" % local)
         os._exit(code)
 
 

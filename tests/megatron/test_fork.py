@@ -1,0 +1,208 @@
+"""Ranks as forks: environment, output, exit statuses, signals. The parents here are small programs without torch."""
+
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from megatron_energy.megatron.fork import free_port
+from tests.megatron.launching import REPOSITORY
+
+PARENT = """
+import os, sys, time, signal, atexit
+from pathlib import Path
+from megatron_energy.errors import UserError
+from megatron_energy.megatron import fork
+
+logs = Path(sys.argv[1])
+ranks = fork.Ranks(count={count}, world_size={world}, first={first}, address="127.0.0.1", port=1234, logs=logs)
+
+def main():
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+{body}
+
+sys.exit(fork.run(ranks, main))
+"""
+
+
+class Parent:
+    """Runs ``body`` in every rank."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.logs = folder / "logs"
+
+    def start(self, body: str, count: int = 3, world: int | None = None, first: int = 0) -> subprocess.Popen[str]:
+        source = PARENT.format(count=count, world=world or count, first=first, body=textwrap.indent(textwrap.dedent(body), "    "))
+        return subprocess.Popen(
+            [sys.executable, "-c", source, self.logs], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, body: str, count: int = 3, world: int | None = None, first: int = 0) -> tuple[int, str, str]:
+        process = self.start(body, count, world, first)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def log(self, rank: int) -> str:
+        return (self.logs / f"rank-{rank}.log").read_text()
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Parent:
+    return Parent(tmp_path)
+
+
+def test_ranks_have_the_environment_of_torchrun(parent: Parent) -> None:
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"]
+    code, out, err = parent.run(f"print([os.environ[n] for n in {names}])", count=2, world=4, first=2)
+    assert (code, err) == (0, "")
+    assert parent.log(2).strip() == str(["2", "4", "0", "2", "1", "127.0.0.1", "1234"])
+    assert out.strip() == str(["3", "4", "1", "2", "1", "127.0.0.1", "1234"]), "the last rank's output is shown"
+
+
+def test_output_of_stdout_and_stderr_is_kept_per_rank(parent: Parent) -> None:
+    code, out, err = parent.run("print('out', rank); print('err', rank, file=sys.stderr); os.system('echo child')")
+    assert code == 0
+    assert sorted(out.splitlines()) == ["child", "out 2"] and err == "err 2\n"
+    assert sorted(parent.log(0).splitlines()) == ["child", "err 0", "out 0"]
+
+
+def test_exit_functions_run_in_the_ranks(parent: Parent) -> None:
+    code, out, _ = parent.run("atexit.register(print, 'flushed', rank)")
+    assert (code, out) == (0, "flushed 2\n")
+
+
+def test_the_first_rank_that_fails_is_named_with_its_last_lines_and_ends_the_others(parent: Parent) -> None:
+    begin = time.monotonic()
+    code, _, err = parent.run("""
+        if rank == 1:
+            print("before")
+            raise RuntimeError("bad weights")
+        time.sleep(300)
+    """)
+    assert time.monotonic() - begin < 60
+    assert code == 1
+    assert "rank 1 failed with exit status 1; its last lines:\nbefore\nTraceback" in err
+    assert err.rstrip().endswith("RuntimeError: bad weights")
+
+
+def test_the_cause_is_named_even_if_its_victims_end_first(parent: Parent) -> None:
+    """Rank 1 fails first but takes longer to end than rank 0, which fails because of it."""
+    code, _, err = parent.run("""
+        flag = logs / "failed"
+        if rank == 1:
+            atexit.register(time.sleep, 1.0)
+            flag.touch()
+            sys.exit(7)
+        while not flag.exists():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        sys.exit(8)
+    """)
+    assert code == 7 and "rank 1 failed with exit status 7" in err
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "said"),
+    [
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(2)", 2, ""),
+        ("raise UserError('give --lr')", 2, "error: give --lr\n"),
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "rank 0 was ended by signal 9\n"),
+        ("raise KeyboardInterrupt", 130, ""),
+    ],
+)
+def test_exit_statuses_are_passed_on(parent: Parent, body: str, expected: int, said: str) -> None:
+    code, _, err = parent.run(body, count=1)
+    assert code == expected
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_mistake_that_every_rank_reports_is_shown_once(parent: Parent) -> None:
+    code, _, err = parent.run("raise UserError('give --lr')")
+    assert (code, err) == (2, "error: give --lr\n")
+
+
+READY = "(logs / f'ready-{rank}').touch()"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def ready(parent: Parent, count: int) -> bool:
+    return len(list(parent.logs.glob("ready-*"))) == count
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_ranks_which_may_end_well(parent: Parent, number: signal.Signals) -> None:
+    process = parent.start(f"""
+        def stop(number, frame):
+            (logs / f"stopped-{{rank}}-{{number}}").touch()
+            sys.exit(0)
+        signal.signal({int(number)}, stop)
+        {READY}
+        time.sleep(300)
+    """)
+    wait_for(lambda: ready(parent, 3))
+    process.send_signal(number)
+    assert process.wait(timeout=30) == 0
+    process.communicate()
+    assert len(list(parent.logs.glob(f"stopped-*-{int(number)}"))) == 3
+
+
+def test_a_signal_without_a_handler_ends_all_quietly(parent: Parent) -> None:
+    process = parent.start(f"{READY}\ntime.sleep(300)")
+    wait_for(lambda: ready(parent, 3))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM and err == ""
+
+
+def test_a_second_signal_kills(parent: Parent) -> None:
+    process = parent.start(f"""
+        signal.signal(signal.SIGTERM, lambda *_: (logs / f"asked-{{rank}}").touch())
+        {READY}
+        while True:
+            time.sleep(1)
+    """)
+    wait_for(lambda: ready(parent, 3))
+    process.send_signal(signal.SIGTERM)
+    wait_for(lambda: len(list(parent.logs.glob("asked-*"))) == 3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 128 + signal.SIGKILL
+    process.communicate()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def test_no_rank_outlives_a_killed_parent(parent: Parent) -> None:
+    process = parent.start("(logs / f'pid-{rank}').write_text(str(os.getpid()))\n" + READY + "\ntime.sleep(300)")
+    wait_for(lambda: ready(parent, 3))
+    pids = [int(file.read_text()) for file in parent.logs.glob("pid-*")]
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_a_free_port_can_be_bound() -> None:
+    port = free_port()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))

@@ -1,0 +1,138 @@
+"""The launcher's command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from megatron_energy.cli import launch as launcher
+from megatron_energy.errors import UserError
+from megatron_energy.megatron.preload import imported_modules
+from tests.megatron.launching import launch, needs_megatron
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("import sys, os\nimport beside\nprint(sys.argv, __name__, beside.HERE)\n")
+    (tmp_path / "beside.py").write_text("HERE = 'beside the script'\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_arguments_of_the_launcher_come_before_the_script(script: Path) -> None:
+    found = launcher.parse(["--nproc", "4", str(script), "--nproc", "7", "--energy-policy", "off", "--", "--energy-x", "1"])
+    assert (found.nproc, found.cpu, found.script) == (4, True, script)
+    assert found.arguments == ["--nproc", "7", "--", "--energy-x", "1"]
+    assert found.options.policy == "off"
+
+
+def test_without_nproc_nothing_is_emulated(script: Path) -> None:
+    found = launcher.parse([str(script)])
+    assert (found.nproc, found.cpu, found.force_cpu, found.arguments) == (None, False, False, [])
+    assert launcher.parse(["--cpu", str(script)]).cpu
+    assert launcher.parse(["--force-cpu", str(script)]).cpu
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no script given"),
+        (["--energy-policy", "off"], "no script given"),
+        (["nowhere.py"], "script nowhere.py not found: give the path of a Python file"),
+        (["--nproc", "x", "SCRIPT"], "argument --nproc: invalid int value: 'x'"),
+        (["--nproc", "0", "SCRIPT"], "--nproc 0: must be a whole number >= 1"),
+        (["--nprocs", "4", "SCRIPT"], "unrecognized arguments: --nprocs"),
+        (["--nnodes", "2", "--node-rank", "2", "SCRIPT"], "--nnodes 2 --node-rank 2: the rank must be in 0..nnodes-1"),
+        (["--nnodes", "2", "--nproc", "4", "SCRIPT"], "--nnodes needs --nproc, and MASTER_ADDR and MASTER_PORT"),
+        (["--energy-policy", "all", "SCRIPT"], "--energy-policy all: choose one of"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(script: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main([str(script) if word == "SCRIPT" else word for word in words]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and said in err
+    assert err.count("\n") == 1
+
+
+def test_no_ranks_within_a_rank(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UserError, match="--nproc under torchrun"):
+        launcher.parse(["--nproc", "2", str(script)])
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        launcher.main(["--help"])
+    assert stopped.value.code == 0
+    assert "--force-cpu" in capsys.readouterr().out
+
+
+def test_in_process_the_script_runs_as_python_would_run_it(script: Path) -> None:
+    done = launch(script, "--energy-policy", "off", "--lr", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{[str(script), '--lr', '1']} __main__ beside the script\n"
+
+
+def test_in_process_nothing_of_ours_is_installed_without_our_flags(tmp_path: Path) -> None:
+    script = tmp_path / "bare.py"
+    script.write_text("import sys\nprint([m for m in ('torch', 'megatron', 'pynvml', 'numpy') if m in sys.modules])\n")
+    done = launch(script)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+@needs_megatron
+def test_forked_ranks_share_a_process_group_on_shims(tmp_path: Path) -> None:
+    script = tmp_path / "sum.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "x = torch.full((1,), float(dist.get_rank() + 1), device='cuda')\n"
+        "dist.all_reduce(x)\n"
+        "print('sum', x.item(), torch.cuda.device_count(), torch.get_num_threads())\n"
+    )
+    done = launch("--nproc", "3", "--logs", tmp_path / "logs", script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sum 6.0 1 1\n"
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
+    assert (tmp_path / "logs" / "rank-0.log").read_text().endswith("sum 6.0 1 1\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import torch.nn as nn, os\nfrom megatron.core import mpu\n", ["torch.nn", "megatron.core", "megatron.core.mpu"]),
+        ("def f():\n    from megatron.training import pretrain\nfrom . import x\n", ["megatron.training", "megatron.training.pretrain"]),
+        ("import torchvision, numpy\n", ["numpy"]),
+        ("this is no Python", []),
+    ],
+)
+def test_what_a_script_imports_is_read_without_running_it(tmp_path: Path, source: str, expected: list[str]) -> None:
+    (tmp_path / "s.py").write_text(source)
+    assert imported_modules(tmp_path / "s.py") == expected
+
+
+def test_run_directory_holds_the_logs_when_a_policy_is_active(script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from megatron_energy.megatron import fork, preload, runtime
+
+    seen: list[fork.Ranks] = []
+
+    def run(ranks: fork.Ranks, main: Callable[[], None]) -> int:
+        seen.append(ranks)
+        return 0
+
+    monkeypatch.setattr(fork, "run", run)
+    monkeypatch.setattr(preload, "preload", lambda *_: None)
+    monkeypatch.setattr(runtime, "check", lambda options: None)
+    measured = ["--energy-policy", "measure", "--energy-dir", str(tmp_path / "here")]
+    for words in ([str(script), *measured], [str(script)], ["--logs", str(tmp_path / "own"), str(script)]):
+        assert launcher._fork(launcher.parse(["--nproc", "2", *words]), 2) == 0
+    active, plain, own = (ranks.logs for ranks in seen)
+    assert active == tmp_path / "here" / "logs"
+    assert own == tmp_path / "own"
+    assert not plain.exists(), "kept nowhere"
