@@ -19,6 +19,16 @@ LOG_ENERGY_OFF = (
 )
 
 
+class _ForgivingHelp(argparse.HelpFormatter):
+    """Shows a help text as it is where it is no format: megatron-core 0.19 has one with a bare percent sign, so --help fails there."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        try:
+            return super()._expand_help(action)
+        except ValueError:
+            return str(action.help)
+
+
 def show_flags(options: EnergyOptions, arguments: Sequence[str]) -> None:
     """Have Megatron's parser show our flags in ``--help`` and keep their values (plain types) on its args.
 
@@ -62,6 +72,7 @@ def _with_flags(options: EnergyOptions, provider: Provider | None) -> Provider:
 
     def provide(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         parser = provider(parser) if provider is not None else parser
+        parser.formatter_class = _ForgivingHelp
         group = parser.add_argument_group("megatron-energy")
         for flag in FLAGS:
             group.add_argument(

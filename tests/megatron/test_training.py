@@ -15,7 +15,7 @@ from megatron_energy.session.options import EnergyOptions, split_arguments
 def parse_args(extra_args_provider: Any = None, ignore_unknown_args: bool = False) -> argparse.Namespace:
     """As megatron.training.arguments.parse_args."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--lr", type=float)
+    parser.add_argument("--lr", type=float, help="a share (10%)")  # no format, as in megatron-core 0.19
     parser.add_argument("--log-energy", action="store_true")
     if extra_args_provider is not None:
         parser = extra_args_provider(parser)

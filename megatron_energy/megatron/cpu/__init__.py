@@ -39,7 +39,7 @@ def install(force: bool = False) -> None:
 
     if torch.cuda.is_available():
         raise UserError(
-            "this host has CUDA, so the CPU shims stay off: launch with torchrun or srun, or add --force-cpu to leave the GPUs alone"
+            "this host has CUDA, so CPU emulation stays off: launch with torchrun or srun, or add --force-cpu to leave its GPUs alone"
         )
     if not hasattr(typing, "override"):  # Python < 3.12; megatron-core >= 0.18 imports it
         import typing_extensions
