@@ -74,6 +74,7 @@ def test_megatron_imports_without_triton_and_keeps_its_names() -> None:
         assert not has_triton()
         import megatron.core.models.gpt, megatron.core.pipeline_parallel
         from typing import override
+        assert override(run := lambda: 3) is run and run() == 3 and run.__override__
     """)
 
 

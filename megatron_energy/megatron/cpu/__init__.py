@@ -4,13 +4,25 @@ Nothing of Megatron's own code is copied; a few of its names are rebound when th
 gradients are those of Megatron's code in float arithmetic of the CPU. Nothing is installed unless CPU emulation was asked for.
 """
 
+import contextlib
 import os
 import typing
+from collections.abc import Callable
+from typing import TypeVar
 
 from megatron_energy.errors import UserError
 from megatron_energy.megatron.imports import replace
 
+_Method = TypeVar("_Method", bound=Callable[..., object])
+
 _state = {"installed": False}
+
+
+def _override(method: _Method) -> _Method:
+    """What typing.override does at run time."""
+    with contextlib.suppress(AttributeError, TypeError):  # builtins and the like take no attributes
+        method.__override__ = True  # type: ignore[attr-defined]
+    return method
 
 
 def installed() -> bool:
@@ -42,9 +54,7 @@ def install(force: bool = False) -> None:
             "this host has CUDA, so CPU emulation stays off: launch with torchrun or srun, or add --force-cpu to leave its GPUs alone"
         )
     if not hasattr(typing, "override"):  # Python < 3.12; megatron-core >= 0.18 imports it
-        import typing_extensions
-
-        replace(typing, override=typing_extensions.override)
+        replace(typing, override=_override)
     from megatron_energy.megatron.cpu import cuda_names, gloo, megatron_fixes, tensors, triton_stub
 
     triton_stub.install()
