@@ -2,7 +2,8 @@
 
 In wall time a *declared load* (shares of compute and memory, 0 to 1) keeps the GPU busy. Its power is piecewise
 constant: it changes only when the load, the clock range or the power limit changes, so energy is an exact integral and
-a reading is a pure function of the time. In virtual time the values are the settled ones that
+a reading is a pure function of the time. Readings are what a real GPU's would be: the energy counter steps, and the power
+sensor shows a mean over its window that is renewed now and then. In virtual time the values are the settled ones that
 :meth:`~megatron_energy.emulation.state.NodeState.advance` stored.
 """
 
@@ -95,13 +96,17 @@ class EmulatedGpu:
         return (record.clock_mhz or self.model.sm_clock_min_mhz) if self._virtual else self._state(record)[0]
 
     def power_w(self) -> float:
-        """Power now."""
+        """Power now, as no sensor shows it."""
         record = self.record()
         return (record.power_w or self.model.idle_power_w) if self._virtual else self._state(record)[1]
 
+    def instant_power_w(self) -> float:
+        """What the power sensor shows: the mean over its window, renewed every ``sensor_update_s`` of the model."""
+        return self.power_w() if self._virtual else self.record().shown_instant_w
+
     def average_power_w(self) -> float:
-        """What a lagging sensor shows: the mean of the last second, or of the last instant on GA100."""
-        return self.power_w() if self._virtual else self.record().average_power_w
+        """What a lagging reading shows: the mean of the last second, or of the sensor's window on GA100; renewed as often."""
+        return self.power_w() if self._virtual else self.record().shown_average_w
 
     def energy_mj(self) -> int:
         """The energy counter; it steps every ``counter_update_s`` of the model."""
@@ -152,15 +157,36 @@ class EmulatedGpu:
     def _accrue(self, record: GpuRecord, now_s: float) -> None:
         """Add what the time from ``since_s`` to ``now_s`` brings at constant power."""
         power, elapsed_s = self._state(record)[1], now_s - record.since_s
-        period_s, phase_s = self.model.counter_update_s, self.index * _PHASE_S
-        stepped_s = math.floor((now_s - phase_s) / period_s) * period_s + phase_s
+        stepped_s = self._last_step_s(now_s, self.model.counter_update_s)
         if stepped_s > record.since_s:
             record.counter_mj = int(record.energy_mj + 1000 * power * (stepped_s - record.since_s))
-        window_s = self.model.sensor_window_s if "A100" in self.model.name else AVERAGE_WINDOW_S
-        average_w = power if record.average_power_w < 0 else record.average_power_w
-        record.average_power_w = power + (average_w - power) * max(0.0, 1 - elapsed_s / window_s)
+        self._sense(record, power, now_s)
         record.energy_mj += 1000 * power * elapsed_s
         record.since_s = now_s
+
+    def _sense(self, record: GpuRecord, power: float, now_s: float) -> None:
+        """Bring the power readings forward at constant ``power`` (W): both means, and what is shown of them."""
+        window_s = self.model.sensor_window_s
+        average_s = window_s if "A100" in self.model.name else AVERAGE_WINDOW_S
+        average_w, window_w = (power if mean < 0 else mean for mean in (record.average_power_w, record.window_power_w))
+        if record.shown_instant_w < 0:
+            record.shown_average_w, record.shown_instant_w = average_w, window_w
+        renewed_s = self._last_step_s(now_s, self.model.sensor_update_s)
+        if renewed_s > record.since_s:
+            record.shown_average_w = _mean(average_w, power, renewed_s - record.since_s, average_s)
+            record.shown_instant_w = _mean(window_w, power, renewed_s - record.since_s, window_s)
+        record.average_power_w = _mean(average_w, power, now_s - record.since_s, average_s)
+        record.window_power_w = _mean(window_w, power, now_s - record.since_s, window_s)
+
+    def _last_step_s(self, now_s: float, period_s: float) -> float:
+        """When something that is renewed every ``period_s`` was renewed last."""
+        phase_s = self.index * _PHASE_S
+        return math.floor((now_s - phase_s) / period_s) * period_s + phase_s
+
+
+def _mean(before_w: float, power: float, elapsed_s: float, window_s: float) -> float:
+    """Mean over a window of which the last ``elapsed_s`` were at ``power`` and the rest at ``before_w`` (all in W, s)."""
+    return power + (before_w - power) * max(0.0, 1 - elapsed_s / window_s)
 
 
 @lru_cache(maxsize=4096)

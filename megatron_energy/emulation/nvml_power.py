@@ -106,7 +106,7 @@ def _power_field_mw(gpu: EmulatedGpu, field: int) -> int:
     if field == _INSTANT:
         if gpu.node.faults(gpu.index) & Fault.NO_INSTANT_POWER:
             raise Refuse(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return round(gpu.power_w() * 1000)
+        return round(gpu.instant_power_w() * 1000)
     if field == _AVERAGE:
         return round(gpu.average_power_w() * 1000)
     if field in (_CURRENT, _REQUESTED):

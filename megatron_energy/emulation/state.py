@@ -27,7 +27,7 @@ from megatron_energy.errors import UserError
 TimeSource: TypeAlias = Literal["wall", "virtual"]
 _TIME_SOURCES: tuple[TimeSource, ...] = ("wall", "virtual")
 
-_MAGIC = b"MEGPUS01"  # ends in the layout's version
+_MAGIC = b"MEGPUS02"  # ends in the layout's version
 _HEADER = struct.Struct("<8sIII64s64s")  # magic, GPUs, time source, control allowed, GPU model, node name
 _RECORD_OFFSET = 256
 _UUID_NAMESPACE = uuid.UUID("6d656761-7472-6f6e-8065-6e6572677900")  # "megatron" "energy": UUIDs of emulated GPUs derive from it
@@ -59,7 +59,10 @@ class GpuRecord:
     energy_mj: float = 0.0
     counter_mj: int = 0
     power_w: float = 0.0  # virtual time: as settled
-    average_power_w: float = -1.0  # wall time: lagging average at since_s; below 0: as the power
+    average_power_w: float = -1.0  # wall time: mean of the last second (or of the sensor's window) at since_s; below 0: as the power
+    window_power_w: float = -1.0  # wall time: mean over the sensor's window at since_s; below 0: as the power
+    shown_average_w: float = -1.0  # wall time: what the sensors last showed of the two
+    shown_instant_w: float = -1.0
     clock_mhz: int = 0  # virtual time: as settled
     compute: float = 0.0  # load, 0 to 1; virtual time: utilisation
     memory: float = 0.0

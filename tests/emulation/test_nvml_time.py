@@ -112,10 +112,32 @@ def test_the_average_lags(tmp_path: Path) -> None:
         gpu.set_load(0.5)
         busy_w = gpu.power_w()
         assert gpu.average_power_w() == pytest.approx(idle_w)
-        h100.clock.now_s += 0.25  # a quarter of the 1 s window
-        assert gpu.average_power_w() == pytest.approx(idle_w + 0.25 * (busy_w - idle_w))
+        h100.clock.now_s += 0.25  # a quarter of the 1 s window, of which the sensor has shown 0.2 s
+        assert gpu.average_power_w() == pytest.approx(idle_w + 0.2 * (busy_w - idle_w))
         h100.clock.now_s += 1.0
         assert gpu.average_power_w() == pytest.approx(busy_w)
+
+
+def test_instant_power_is_renewed_ten_times_a_second_from_a_short_window(tmp_path: Path) -> None:
+    with emulated_node(tmp_path, "h100-sxm5-80gb:1") as h100:  # windows of 25 ms, renewed every 100 ms
+        gpu = h100.gpus[0]
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+        def shown_w() -> float:
+            return float(pynvml.nvmlDeviceGetFieldValues(handle, [186])[0].value.uiVal) / 1000
+
+        h100.clock.now_s = 1010.09
+        idle_w = gpu.power_w()
+        gpu.set_load(0.5)
+        busy_w = gpu.power_w()
+        assert shown_w() == pytest.approx(idle_w, abs=1e-3)
+        h100.clock.now_s = 1010.101  # renewed at 1010.1, when 10 of the window's 25 ms were busy
+        assert shown_w() == pytest.approx(idle_w + 0.4 * (busy_w - idle_w), abs=1e-3)
+        gpu.set_load(0.0)
+        h100.clock.now_s = 1010.199  # all of it missed by the sensor until the next renewal
+        assert shown_w() == pytest.approx(idle_w + 0.4 * (busy_w - idle_w), abs=1e-3)
+        h100.clock.now_s = 1010.201
+        assert shown_w() == pytest.approx(idle_w, abs=1e-3)
 
 
 def test_a_reboot_costs_no_energy(emulated: EmulatedNode) -> None:
