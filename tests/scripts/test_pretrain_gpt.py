@@ -5,33 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from scripts.make_corpus import corpus
-from tests.megatron.launching import REPOSITORY, launch
-
-SCRIPT = REPOSITORY / "scripts" / "pretrain_gpt.py"
-MODEL_ARGUMENTS = """
---num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 2
---train-iters 12 --lr 2e-2 --min-lr 2e-2 --lr-decay-style constant --clip-grad 1.0 --make-vocab-size-divisible-by 8
---distributed-backend gloo --transformer-impl local --use-cpu-initialization --position-embedding-type learned_absolute
---no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion --no-persist-layer-norm
---no-gradient-accumulation-fusion --hidden-dropout 0 --attention-dropout 0 --eval-iters 1 --eval-interval 12 --log-interval 1
---num-workers 0 --disable-gloo-process-groups --global-batch-size 16
-"""
-MODEL = MODEL_ARGUMENTS.split()
+from tests.megatron.launching import launch
+from tests.megatron.pretraining import INTERLEAVED, MODEL, SCRIPT, write_text
 
 pytestmark = pytest.mark.usefixtures("megatron_training")
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(corpus(60_000, seed=0))
-    return path
-
-
-def test_it_learns_the_text_in_an_interleaved_pipeline(tmp_path: Path, text: Path) -> None:
-    layout = ["--pipeline-model-parallel-size", "2", "--num-layers-per-virtual-pipeline-stage", "1", "--tensor-model-parallel-size", "2"]
-    done = launch("--nproc", "4", SCRIPT, *MODEL, *layout, "--train-text", text, "--tensorboard-dir", tmp_path / "tb")
+def test_it_learns_the_text_in_an_interleaved_pipeline(tmp_path: Path) -> None:
+    layout = [*INTERLEAVED, "--tensor-model-parallel-size", "2"]
+    done = launch("--nproc", "4", SCRIPT, *MODEL, *layout, "--train-text", write_text(tmp_path), "--tensorboard-dir", tmp_path / "tb")
     assert done.returncode == 0, done.stderr[-4000:]
     losses = [float(x) for x in re.findall(r"lm loss: (\S+)", done.stdout)]
     assert len(losses) == 12
