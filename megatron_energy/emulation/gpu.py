@@ -36,6 +36,11 @@ class EmulatedGpu:
         self._sleep = sleep
 
     @property
+    def time_functions(self) -> tuple[Callable[[float], None], Callable[[], float]]:
+        """How this GPU waits and what time it is: (sleep, clock), in s."""
+        return self._sleep, self._clock
+
+    @property
     def uuid(self) -> str:
         """``GPU-...``."""
         return self.node.uuid(self.index)

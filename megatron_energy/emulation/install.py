@@ -1,11 +1,13 @@
 """Put the emulated libnvidia-ml under pynvml.
 
-Two environment variables say what to emulate, so that all processes of a node agree::
+Environment variables say what to emulate, so that all processes of a node agree::
 
     MEGATRON_ENERGY_EMULATED=a100-sxm4-80gb:8       model and number of GPUs
     MEGATRON_ENERGY_EMULATED_DIR=/some/directory    where the nodes' state files lie
+    MEGATRON_ENERGY_EMULATED_FAULTS=[...]           what goes wrong: a JSON list of rules, or {"seed": 1, "rules": [...]}
 """
 
+import json
 import os
 import tempfile
 import time
@@ -15,6 +17,8 @@ from pathlib import Path
 import pynvml
 
 from megatron_energy.emulation.catalog import load
+from megatron_energy.emulation.fault_rules import rule_from_plain
+from megatron_energy.emulation.faults import Faults
 from megatron_energy.emulation.gpu import EmulatedGpu
 from megatron_energy.emulation.nvml import EmulatedNvml
 from megatron_energy.emulation.state import NodeState, TimeSource, state_path
@@ -22,6 +26,7 @@ from megatron_energy.errors import UserError
 
 VARIABLE = "MEGATRON_ENERGY_EMULATED"
 DIRECTORY_VARIABLE = "MEGATRON_ENERGY_EMULATED_DIR"
+FAULTS_VARIABLE = "MEGATRON_ENERGY_EMULATED_FAULTS"
 DEFAULT_COUNT = 8
 
 
@@ -70,7 +75,11 @@ def install_from_environment(environment: Mapping[str, str] | None = None) -> No
     if not specification:
         return None
     directory = environment.get(DIRECTORY_VARIABLE)
-    return install(specification, Path(directory) if directory else None)
+    faults = parse_faults(environment.get(FAULTS_VARIABLE) or "[]")
+    node = install(specification, Path(directory) if directory else None)
+    if faults is not None and isinstance(pynvml.nvmlLib, EmulatedNvml):
+        pynvml.nvmlLib.faults = faults
+    return node
 
 
 def uninstall() -> None:
@@ -87,6 +96,18 @@ def parse_specification(specification: str) -> tuple[str, int]:
     if colon and not number.isdecimal():
         raise UserError(f"{VARIABLE}={specification}: write it as MODEL:NUMBER, for example a100-sxm4-80gb:8")
     return load(key).key, int(number) if colon else DEFAULT_COUNT
+
+
+def parse_faults(text: str) -> Faults | None:
+    """What :data:`FAULTS_VARIABLE` asks for (see :mod:`megatron_energy.emulation.faults`); None for no rule. Raises UserError."""
+    try:
+        plain = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{FAULTS_VARIABLE} is not JSON ({error}): write a list of rules") from error
+    rules, seed = (plain.get("rules"), plain.get("seed", 0)) if isinstance(plain, dict) else (plain, 0)
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise UserError(f'{FAULTS_VARIABLE}: write a list of rules, or {{"seed": 1, "rules": [...]}}')
+    return Faults(tuple(rule_from_plain(rule) for rule in rules), int(seed)) if rules else None
 
 
 def default_directory(model: str, count: int) -> Path:

@@ -7,6 +7,7 @@ import pynvml
 
 # Importing these registers their functions.
 from megatron_energy.emulation import nvml_clocks, nvml_devices, nvml_power, nvml_sensors  # noqa: F401
+from megatron_energy.emulation.faults import Faults
 from megatron_energy.emulation.gpu import EmulatedGpu
 from megatron_energy.emulation.nvml_calls import FUNCTIONS, Handler, Refuse
 from megatron_energy.emulation.state import NodeState
@@ -18,15 +19,19 @@ CONTROL_VARIABLE = "MEGATRON_ENERGY_EMULATED_CONTROL"
 class Function:
     """One function of the library; ``restype`` and ``argtypes`` may be set on it, as on a C function, to no effect."""
 
-    def __init__(self, library: "EmulatedNvml", handler: Handler) -> None:
+    def __init__(self, library: "EmulatedNvml", name: str, handler: Handler) -> None:
         self.restype: Any = None
         self.argtypes: Any = None
         self._library = library
+        self._name = name
         self._handler = handler
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it with C arguments; returns what the C function would."""
-        return self._handler(self._library, *arguments)
+        faults = self._library.faults
+        if faults is None or self._name == "nvmlErrorString":
+            return self._handler(self._library, *arguments)
+        return faults.call(self._library, self._name, self._handler, arguments)
 
 
 class EmulatedNvml:
@@ -42,6 +47,7 @@ class EmulatedNvml:
         """``gpus``: all GPUs of one node, in order."""
         self.gpus = gpus
         self.references = 0  # nvmlInit minus nvmlShutdown
+        self.faults: Faults | None = None  # what goes wrong in this process
 
     @property
     def node(self) -> NodeState:
@@ -63,7 +69,7 @@ class EmulatedNvml:
             handler = _not_supported
         if handler is None:
             raise AttributeError(name)
-        function = Function(self, handler)
+        function = Function(self, name, handler)
         self.__dict__[name] = function  # found directly next time, and the same object, as with a C library
         return function
 

@@ -25,6 +25,9 @@ Handler: TypeAlias = "Callable[..., Any]"
 FUNCTIONS: dict[str, Handler] = {}
 """C name -> handler(library, *arguments) that returns an error code (or a string for nvmlErrorString)."""
 
+DEVICE_FUNCTIONS: set[str] = set()
+"""C names of the functions whose first argument is the handle of a GPU or a MIG instance."""
+
 _GPU_HANDLES = 0xE0001000  # an emulated nvmlDevice_t is this plus the index: no valid address, so nothing can follow it
 _MIG_HANDLES = 0xE0002000
 MIG_SLOTS = 7  # instances a GPU can be split into (A100, H100)
@@ -74,6 +77,7 @@ def device(name: str, *, control: bool = False, mig: bool = False) -> Callable[[
             return int(pynvml.NVML_SUCCESS)
 
         FUNCTIONS[name] = _with_codes(handler)
+        DEVICE_FUNCTIONS.add(name)
         return function
 
     return register
