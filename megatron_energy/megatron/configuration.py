@@ -56,11 +56,12 @@ def facts(config: Any, models: Sequence[Any], call: Mapping[str, Any]) -> RankFa
         call: arguments of the schedule call.
     """
     import megatron.core
+    import torch.distributed
     from megatron.core import parallel_state as groups
 
     chunks = len(models)
     return RankFacts(
-        rank=int(os.environ.get("RANK", "0")),
+        rank=torch.distributed.get_rank(),
         **_coordinates(groups),
         chunks=chunks,
         microbatches=int(call["num_microbatches"]),

@@ -87,6 +87,15 @@ def test_in_process_nothing_of_ours_is_installed_without_our_flags(tmp_path: Pat
 
 
 @needs_megatron
+@pytest.mark.parametrize("nproc", [["--nproc", "2"], []])
+def test_options_that_cannot_be_met_are_one_line_whatever_the_number_of_ranks(script: Path, nproc: list[str]) -> None:
+    done = launch(*nproc, script, "--energy-device", "emulated", "--energy-emulated-gpu", "no-such-gpu")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and "no-such-gpu" in done.stderr and done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@needs_megatron
 def test_forked_ranks_share_a_process_group_on_shims(tmp_path: Path) -> None:
     script = tmp_path / "sum.py"
     script.write_text(
