@@ -1,0 +1,75 @@
+"""A GPU as clockd needs it: its clock range and the power limit *setting*, in NVML's whole numbers.
+
+The setting is not what :meth:`NvmlGpu.power_limits` reports: that is the limit enforced, the least of several. What is
+restored must be what was set.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pynvml
+
+from megatron_energy.gpus.errors import NotSupported
+from megatron_energy.gpus.library import call
+from megatron_energy.gpus.nvml import NvmlGpu
+from megatron_energy.gpus.visible import all_gpus
+
+
+class Hardware:
+    """One GPU. Every method may raise the errors of :mod:`megatron_energy.gpus.errors`."""
+
+    def __init__(self, gpu: NvmlGpu) -> None:
+        self._gpu = gpu
+        self.uuid = gpu.uuid
+        self.index = gpu.index
+
+    def split(self) -> bool:
+        """Whether MIG splits the GPU: its clocks then belong to several users."""
+        return self._gpu.mig_enabled()
+
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """Supported SM clocks, highest first."""
+        return self._gpu.supported_sm_clocks_mhz()
+
+    def lock(self, least_mhz: int, most_mhz: int) -> None:
+        """Keep the SM clock in a range."""
+        self._gpu.set_sm_clock_range(least_mhz, most_mhz)
+
+    def unlock(self) -> None:
+        """Give the choice of the SM clock back to the GPU."""
+        self._gpu.reset_sm_clocks()
+
+    def power_limit_mw(self) -> int:
+        """The power limit as set."""
+        return int(call(pynvml.nvmlDeviceGetPowerManagementLimit, self._handle()))
+
+    def power_bounds_mw(self) -> tuple[int, int]:
+        """The least and the highest power limit there is."""
+        least_mw, most_mw = call(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self._handle())
+        return int(least_mw), int(most_mw)
+
+    def set_power_limit_mw(self, limit_mw: int) -> None:
+        """Set the power limit."""
+        if self.split():
+            raise NotSupported(f"GPU {self.index} is split by MIG: its power limit is shared by all instances and is left alone")
+        call(pynvml.nvmlDeviceSetPowerManagementLimit, self._handle(), limit_mw)
+
+    def minor_number(self) -> int:
+        """Number of the GPU's device file."""
+        return int(call(pynvml.nvmlDeviceGetMinorNumber, self._handle()))
+
+    def _handle(self) -> Any:
+        return call(pynvml.nvmlDeviceGetHandleByUUID, self.uuid)
+
+
+def all_hardware() -> dict[str, Hardware]:
+    """Every GPU of this host by its UUID. Raises NoDriver, GpuError."""
+    return {gpu.uuid: Hardware(gpu) for gpu in all_gpus()}
+
+
+def unambiguous_numbers(gpus: Iterable[Hardware]) -> dict[int, str] | None:
+    """Number -> UUID; None where NVML's indices and the minor numbers of the device files are not the same."""
+    numbers = {gpu.index: gpu for gpu in gpus}
+    if any(gpu.minor_number() != index for index, gpu in numbers.items()):
+        return None
+    return {index: gpu.uuid for index, gpu in numbers.items()}
