@@ -221,9 +221,7 @@ class Issuer:
             self.counts.throttled += 1
         elif clock_mhz > asked_mhz or not reasons & EventReason.IDLE:
             self.counts.disobeyed += 1
-            self._last_disobeyed = (
-                f"{clock_mhz} MHz in force where at most {asked_mhz} MHz were asked for (event reasons {int(reasons):#x})"
-            )
+            self._last_disobeyed = f"{clock_mhz} MHz in force where {asked_mhz} MHz were asked for (event reasons {int(reasons):#x})"
             self._last_mhz = None  # so that the same clock is asked for again
 
 

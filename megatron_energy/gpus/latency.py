@@ -132,10 +132,11 @@ class LatencyProbe:
         for number in range(rounds):
             target = 1 - number % 2  # the lower clock first
             calls_s.append(self._switch(target))
+            returned_s = self._clock()
             if loaded:
-                reported_s.append(self._until(partial(self._shows, target), timeout_s, poll_s))
+                reported_s.append(self._until(partial(self._shows, target), returned_s, timeout_s, poll_s))
             if references_s is not None:
-                kernels_s.append(self._until(partial(self._runs_at, target, references_s), timeout_s, 0.0))
+                kernels_s.append(self._until(partial(self._runs_at, target, references_s), returned_s, timeout_s, 0.0))
         return calls_s, reported_s, kernels_s
 
     def _switch(self, target: int) -> float:
@@ -148,7 +149,7 @@ class LatencyProbe:
         """Whether the clock that NVML reports follows the request, as it does under load only."""
         for target in (1, 0):
             self._switch(target)
-            self._until(partial(self._shows, target), LOAD_SETTLES_S, 0.002)
+            self._until(partial(self._shows, target), self._clock(), LOAD_SETTLES_S, 0.002)
             if not self._shows(target):
                 self._notes.append(f"the GPU shows {self._readings.sm_clock_mhz()} MHz, not {self._clocks_mhz[target]}: idle or held down")
                 return False
@@ -178,9 +179,8 @@ class LatencyProbe:
         assert self._kernel_time_s is not None
         return abs(self._kernel_time_s() - references_s[target]) <= 0.25 * (references_s[1] - references_s[0])
 
-    def _until(self, reached: Callable[[], bool], timeout_s: float, poll_s: float) -> float:
-        """Seconds until ``reached``; infinite if that takes longer than ``timeout_s``."""
-        begin_s = self._clock()
+    def _until(self, reached: Callable[[], bool], begin_s: float, timeout_s: float, poll_s: float) -> float:
+        """Seconds from ``begin_s`` until ``reached``; infinite if that takes longer than ``timeout_s``."""
         while not reached():
             if self._clock() - begin_s > timeout_s:
                 return float("inf")
