@@ -42,6 +42,11 @@ def on_emulated_nodes(facts: Sequence[RankFacts], gpus_per_node: int) -> JobFact
     )
 
 
+def gpus_per_node(options: EnergyOptions, facts: JobFacts) -> int:
+    """GPUs on the fullest node."""
+    return min(options.emulated_gpus_per_node, facts.world_size)
+
+
 def wiring(facts: JobFacts) -> Wiring:
     """Who waits for whom, from Megatron's own coordinates."""
     place = {(r.stage, r.data_rank, r.context_rank, r.tensor_rank): r.rank for r in facts.ranks}

@@ -8,7 +8,7 @@ from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.steps import Program
 from megatron_energy.session.coordinator import Coordinator, IterationData
 from megatron_energy.session.directive import Directive, TransitionPoint
-from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, on_emulated_nodes, settler
+from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.options import EnergyOptions
@@ -23,10 +23,12 @@ class Home:
     def __init__(self, options: EnergyOptions, facts: JobFacts, clocks_mhz: tuple[int, ...], say: Callable[[str], None]) -> None:
         self.facts = facts
         self.settler = settler(options, facts)
-        planner = Planner(options, facts, clocks_mhz, say)
+        gpu = self.settler.workload.gpu
+        lead_s = gpu.request_lead_s(gpus_per_node(options, facts)) if options.emulated_latency == "catalog" else 0.0
+        planner = Planner(options, facts, clocks_mhz, lead_s, gpu.name, say)
         planner.check()
         self.coordinator = Coordinator(options, facts, planner, clocks_mhz, say)
-        title = f"{options.emulated_model or 'model in training'} on {facts.world_size} emulated {self.settler.workload.gpu.name}"
+        title = f"{options.emulated_model or 'model in training'} on {facts.world_size} emulated {gpu.name}"
         self.reporter = Reporter(options, facts, self.coordinator.findings, title, say)
         self._plan_written = False
 

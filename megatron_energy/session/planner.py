@@ -1,28 +1,234 @@
 """Makes the plan of a run, or checks one that was given, and turns it into directives for ranks."""
 
+import platform
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megatron_energy import __version__
+from megatron_energy.emulation.catalog import load
 from megatron_energy.observe.plan_text import PlannedGpus
-from megatron_energy.profiles.profile import Profile
+from megatron_energy.pipeline.build import build_graph
+from megatron_energy.pipeline.match import match, mode_of
 from megatron_energy.pipeline.schedule import Schedule
-from megatron_energy.records.steps import Program
-from megatron_energy.session.directive import Directive
+from megatron_energy.planning.assemble import Purpose, assemble
+from megatron_energy.planning.plan import Plan, Segment, TransitionRequest, UnitPlan, check_plan, load_plan
+from megatron_energy.planning.policies import solve
+from megatron_energy.planning.problem import Problem
+from megatron_energy.profiles.curves import interpolate_profile
+from megatron_energy.profiles.files import load_profile
+from megatron_energy.profiles.profile import Profile
+from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
+from megatron_energy.records.steps import ClockRequest, Program
+from megatron_energy.session.directive import ITERATION_BEGIN, Directive, TransitionPoint
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.options import EnergyOptions
+
+Provenance = dict[str, str | float | bool]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """stub"""
+    """A plan in force, seen from a run."""
+
+    plan: Plan
+    stage_of_rank: Sequence[int]
+    version: int = 1
+
+    @property
+    def expected_time_s(self) -> float:
+        """Iteration time that the plan expects."""
+        return self.plan.expected.iteration_s
+
+    @property
+    def expected_energy_j(self) -> float:
+        """Joules per iteration of all GPUs that the plan expects."""
+        return self.plan.expected.energy_j
+
+    @property
+    def bound_saved_percent(self) -> float | None:
+        """What no plan can exceed."""
+        return self.plan.expected.bound_saved_percent
+
+    @property
+    def switches_mean(self) -> float:
+        """Switches per GPU and iteration, mean."""
+        return self.plan.switches_mean
+
+    @property
+    def switches_max(self) -> int:
+        """Switches per GPU and iteration, at most."""
+        return self.plan.switches_max
+
+    def save(self, path: Path) -> None:
+        """Write the plan."""
+        self.plan.save(path)
+
+    def directive(self, rank: int) -> Directive:
+        """What a rank does in every iteration under the plan."""
+        return Directive("planned", _requests(self._unit(rank).requests), self.version)
+
+    def activation(self, rank: int) -> Directive:
+        """The first of them: the clock that the iteration begins with is requested too, as no iteration before has done it."""
+        usual = self.directive(rank)
+        first = ClockRequest(first_clock_mhz(self._unit(rank)))
+        at_begin = (first, *usual.requests.get(ITERATION_BEGIN, ()))
+        return Directive(usual.phase, {**usual.requests, ITERATION_BEGIN: at_begin}, usual.plan_version)
+
+    def _unit(self, rank: int) -> UnitPlan:
+        return self.plan.unit(self.stage_of_rank[rank])
+
+    def per_stage(self, facts: JobFacts) -> list[PlannedGpus]:
+        """The plan's segments for a report."""
+        count = facts.world_size // facts.any.pipeline
+        return [
+            PlannedGpus(f"stage {u.stage}", count, [(_place(s), s.clock_mhz) for s in u.segments]) for u in self.plan.units
+        ]  # fmt: skip
+
+
+def first_clock_mhz(unit: UnitPlan) -> int:
+    """The clock of the iteration's first operation: the last segment's, unless a segment begins there.
+
+    Segments are listed in the order of the iteration, so the wrapped one is in force before the first begins.
+    """
+    first = unit.segments[0]
+    begins_iteration = (first.kind, first.chunk, first.microbatch) == ("forward", 0, 0)
+    return first.clock_mhz if begins_iteration else unit.segments[-1].clock_mhz
+
+
+def _requests(requests: Sequence[TransitionRequest]) -> dict[TransitionPoint, tuple[ClockRequest, ...]]:
+    found: dict[TransitionPoint, tuple[ClockRequest, ...]] = {}
+    for r in requests:
+        point: TransitionPoint = (r.kind, r.chunk, r.microbatch, r.edge)
+        found[point] = (*found.get(point, ()), ClockRequest(r.clock_mhz, r.delay_s, r.ahead))
+    return found
+
+
+def _place(segment: Segment) -> str:
+    if segment.kind in ("forward", "backward"):
+        return f"{segment.kind} {segment.microbatch}, chunk {segment.chunk}"
+    return segment.kind
 
 
 class Planner:
-    """stub"""
+    """Plans for one job; on the home rank.
 
-    def __init__(self, options: EnergyOptions, facts: JobFacts, clocks_mhz: Sequence[int], say: Callable[[str], None]) -> None:
+    Args:
+        options: what the user asked for.
+        facts: the job.
+        clocks_mhz: supported clocks.
+        lead_s: how early raises have to be requested.
+        gpu_name: for the plan's provenance.
+        say: prints one line for the user.
+    """
+
+    def __init__(
+        self, options: EnergyOptions, facts: JobFacts, clocks_mhz: Sequence[int], lead_s: float, gpu_name: str, say: Callable[[str], None]
+    ) -> None:
         self.options = options
+        self.facts = facts
+        self.clocks_mhz = clocks_mhz
+        self.lead_s = lead_s
+        self.gpu_name = gpu_name
+        self.say = say
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Parallel sizes by name."""
+        a = self.facts.any
+        return {"tensor": a.tensor, "context": a.context, "expert": a.expert, "data": a.data, "pipeline": a.pipeline}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model whose times count: the one in training, or the named one."""
+        o = self.options
+        named = f"-{Path(o.emulated_model).stem}x{o.emulated_micro_batch}" if o.emulated_model is not None else ""
+        return f"{self.facts.fingerprint()}{named}"
 
     def check(self) -> None:
-        """stub"""
+        """Refuse, before training starts, what can be refused by then.
+
+        Raises:
+            UserError: a given plan was made for another layout, schedule, communication mode or model; a given profile lacks what
+                this pipeline needs.
+        """
+        a = self.facts.any
+        mode = mode_of(a.core_version, overlap_p2p_comm=a.overlap_p2p, deallocate_pipeline_outputs=a.deallocate_outputs)
+        if self.options.plan is not None:
+            plan = load_plan(self.options.plan)
+            likely = self.facts.schedule(mode if a.chunks > 1 else plan.schedule.p2p)
+            check_plan(plan, self.layout, likely, self.fingerprint)
+        profile = self.given_profile()
+        if profile is not None:
+            self._problem(self.facts.schedule(mode), profile)
+
+    def schedule(self, programs: Sequence[Program]) -> Schedule:
+        """The schedule with the communication mode that the ranks' programs show.
+
+        Raises:
+            ScheduleMismatch: they match no known mode.
+        """
+        first = [self.facts.ranks_where(stage=s, data_rank=0, tensor_rank=0, context_rank=0)[0] for s in range(self.facts.any.pipeline)]
+        return match([programs[rank] for rank in first], self.facts.schedule())
+
+    def given_plan(self, schedule: Schedule) -> PlannedRun | None:
+        """The user's plan, if there is one.
+
+        Raises:
+            UserError: it was made for something else.
+        """
+        if self.options.plan is None:
+            return None
+        plan = load_plan(self.options.plan)
+        check_plan(plan, self.layout, schedule if self.facts.any.chunks > 1 else plan.schedule, self.fingerprint)
+        return PlannedRun(plan, self.facts.stage_of_rank)
+
+    def given_profile(self) -> Profile | None:
+        """The user's profile, if there is one."""
+        return load_profile(self.options.profile) if self.options.profile is not None else None
+
+    def provenance(self) -> Provenance:
+        """Where figures of this run come from."""
+        return {
+            "source": "learned in a live run",
+            "gpu": self.gpu_name,
+            "emulated": self.options.device == "emulated",
+            "megatron_core": self.facts.any.core_version,
+            "megatron_energy": __version__,
+            "python": platform.python_version(),
+        }
+
+    def plan(self, schedule: Schedule, profile: Profile) -> PlannedRun:
+        """Plan from a profile.
+
+        Raises:
+            UserError: the profile does not fit.
+        """
+        problem = self._problem(schedule, profile)
+        policy = "segments" if self.options.policy == "dry-run" else str(self.options.policy)
+        begin_s = time.perf_counter()
+        solution = solve(problem, policy, max_switches=self.options.max_switches, lead_s=self.lead_s)
+        purpose = Purpose(self.layout, schedule, policy, self.options.max_switches, self.lead_s, self.fingerprint, profile.provenance)
+        plan = assemble(
+            problem,
+            solution.clocks,
+            purpose,
+            bound_energy_j=solution.bound.energy_j,
+            limit_energy_j=solution.limit_energy_j,
+            solve_s=time.perf_counter() - begin_s,
+        )
+        e = plan.expected
+        self.say(
+            f"plan made in {plan.solve_s:.1f} s: expects {e.saved_percent:.2f}% less energy at {e.slowdown_percent:+.2f}% time "
+            f"({plan.switches_mean:.1f} switches per GPU; no plan can save more than {e.bound_saved_percent:.2f}%), p2p {schedule.p2p}"
+        )
+        return PlannedRun(plan, self.facts.stage_of_rank)
+
+    def _problem(self, schedule: Schedule, profile: Profile) -> Problem:
+        grad_sync, optimizer = has_instruction(profile, "grad-sync"), has_instruction(profile, "optimizer")
+        graph = build_graph(schedule, transfer_s=transfer_time_s(profile), grad_sync=grad_sync, optimizer=optimizer)
+        tables = build_tables(graph, interpolate_profile(profile, self.clocks_mhz), schedule.chunks)
+        gpus_per_unit = self.facts.world_size // self.facts.any.pipeline
+        blocking_w = profile.blocking_power_w if profile.blocking_power_w is not None else load(self.options.emulated_gpu).blocking_power_w
+        return Problem(graph, tables, blocking_w, gpus_per_unit, self.options.slowdown)

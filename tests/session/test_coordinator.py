@@ -12,7 +12,8 @@ from megatron_energy.errors import UserError
 from megatron_energy.pipeline.match import match
 from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
-from megatron_energy.session.coordinator import ITERATIONS_PER_CLOCK, Coordinator, IterationData
+from megatron_energy.records.iteration import RankIteration, Span
+from megatron_energy.session.coordinator import ITERATIONS_PER_CLOCK, Coordinator, IterationData, held_clocks_mhz, sweep_clocks_mhz
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive
 from megatron_energy.session.options import EnergyOptions
 from tests.session.facts import job
@@ -127,6 +128,24 @@ def test_dropping_gives_the_clocks_back_once():
     assert said == ["maximum clocks from here on: told so"]
 
 
-def test_sweep_clocks_are_supported_spread_evenly_and_never_below_60_percent():
-    coordinator, _ = course()
-    assert coordinator.sweep_clocks_mhz() == [1410, 1140, 855]
+def test_sweep_clocks_are_spread_evenly_and_never_below_60_percent():
+    assert sweep_clocks_mhz(GPU.sm_clocks_mhz, 3) == [1395, 1125, 855]
+
+
+def test_the_sweep_begins_where_the_power_cap_holds_the_clock():
+    assert sweep_clocks_mhz(GPU.sm_clocks_mhz, 5, [1290, 1283, 1275]) == [1290, 1275, 1125, 990, 855]
+
+
+def test_a_gpu_with_few_clocks_tries_them_all():
+    assert sweep_clocks_mhz([1410, 1200], 8) == [1200]
+    assert sweep_clocks_mhz([1410], 8) == []
+
+
+def test_held_clocks_are_means_per_kind_of_operation():
+    spans = [
+        Span("forward", 0, 0, 0, 1, 1290, throttled=True),
+        Span("forward", 0, 1, 1, 2, 1280, throttled=True),
+        Span("backward", 0, 0, 2, 3, 1275, throttled=True),
+        Span("optimizer", -1, -1, 3, 4, 1410),
+    ]
+    assert held_clocks_mhz([RankIteration(0, 1, 0, 4, 0.0, spans)]) == [1285, 1275]

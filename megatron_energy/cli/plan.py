@@ -1,0 +1,56 @@
+"""``megatron-energy plan``: the clocks of every stage, from a profile."""
+
+import argparse
+import json
+import time
+
+from megatron_energy.cli.output import print_plan, summary_of
+from megatron_energy.cli.pipeline_options import add_pipeline_options, add_profile_options, job_of, real, schedule_of, whole
+
+POLICIES = ("segments", "operations", "stages", "uniform", "maximum")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "plan",
+        allow_abbrev=False,
+        help="make a plan from a profile",
+        description="Make the plan that saves the most energy at a deadline, from a profile. Energies count one GPU per stage unless --tensor or --data are given.",
+    )
+    add_profile_options(parser)
+    add_pipeline_options(parser)
+    parser.add_argument("--policy", choices=POLICIES, default="segments", help="how clocks are chosen (default: segments)")
+    parser.add_argument("--max-switches", type=whole(0), default=8, metavar="K", help="switches per GPU and iteration (default: 8)")
+    parser.add_argument("--effort", choices=("default", "high"), default="default", help="how long to search (high: minutes)")
+    parser.add_argument("--lead", type=real(0), default=0.0, metavar="S", help="how early raises have to be requested, in s (default: 0)")
+    parser.add_argument("--out", metavar="FILE", help="write the plan (JSON)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(handler=handler)
+
+
+def handler(args: argparse.Namespace) -> int:
+    """Make, write and print the plan."""
+    from megatron_energy.planning.assemble import Purpose, assemble
+    from megatron_energy.planning.policies import solve
+
+    schedule = schedule_of(args)
+    job = job_of(args, schedule, args.tensor * args.data, args.slowdown, args.straggler)
+    begin_s = time.perf_counter()
+    solution = solve(job.problem, args.policy, max_switches=args.max_switches, effort=args.effort, lead_s=args.lead)
+    layout = {"tensor": args.tensor, "context": 1, "expert": 1, "data": args.data, "pipeline": args.pipeline}
+    plan = assemble(
+        job.problem,
+        solution.clocks,
+        Purpose(layout, schedule, args.policy, args.max_switches, args.lead, provenance=job.profile.provenance),
+        bound_energy_j=solution.bound.energy_j,
+        limit_energy_j=solution.limit_energy_j,
+        solve_s=time.perf_counter() - begin_s,
+    )
+    if args.out is not None:
+        plan.save(args.out)
+    if args.json:
+        print(json.dumps(summary_of(plan)))
+    else:
+        print_plan(plan, args.out)
+    return 0

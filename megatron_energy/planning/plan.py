@@ -1,0 +1,224 @@
+"""A plan and its file: which clock every GPU runs at, segment by segment, and what that is expected to give.
+
+The file is JSON with a schema version. Segments are stored once per class of identical GPUs (a pipeline stage of all replicas)::
+
+    {"schema": "megatron-energy/plan", "version": 1,
+     "layout": {"tensor": 2, ..., "pipeline": 4}, "schedule": {"stages": 4, ..., "p2p": "overlap"}, "fingerprint": "5f0c...",
+     "policy": "segments", "max_switches": 8, "lead_s": 0.064,
+     "expected": {"iteration_s": ..., "energy_j": ..., "saved_percent": ..., ...},
+     "units": [{"stage": 0, "segments": [{"kind": "forward", "chunk": 0, "microbatch": 3, "clock_mhz": 1200}, ...],
+                "requests": [{"kind": "forward", "chunk": 0, "microbatch": 2, "edge": "end", "delay_s": 0.01, "clock_mhz": 1410, ...}]}],
+     "provenance": {...}}
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megatron_energy.errors import UserError
+from megatron_energy.pipeline.schedule import Schedule
+
+SCHEMA = "megatron-energy/plan"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """From the begin of this operation (or grad-sync, optimizer) on, the GPU runs at this clock."""
+
+    kind: str
+    chunk: int
+    microbatch: int
+    clock_mhz: int
+
+
+@dataclass(frozen=True)
+class TransitionRequest:
+    """A clock request anchored to a transition point.
+
+    Attributes:
+        kind, chunk, microbatch, edge: the transition point; ``edge`` is begin or end.
+        clock_mhz: what is asked for.
+        delay_s: how long after the transition point it is issued.
+        ahead: how many operations (grad syncs and optimizer steps included) may begin from here before the one that needs the clock.
+    """
+
+    kind: str
+    chunk: int
+    microbatch: int
+    edge: str
+    clock_mhz: int
+    delay_s: float = 0.0
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class UnitPlan:
+    """One class of identical GPUs: a stage, in all replicas.
+
+    Attributes:
+        stage: pipeline stage.
+        segments: in the order of the iteration; the last one's clock holds until the first one begins in the next iteration.
+        requests: how the segments are brought about; see :mod:`megatron_energy.planning.requests`.
+    """
+
+    stage: int
+    segments: tuple[Segment, ...]
+    requests: tuple[TransitionRequest, ...] = ()
+
+    @property
+    def switches(self) -> int:
+        """Changes of the clock per iteration, counted cyclically."""
+        clocks = [s.clock_mhz for s in self.segments]
+        return sum(a != b for a, b in zip(clocks, clocks[1:] + clocks[:1], strict=True))
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a plan gives by replay. Energies are of all GPUs of the job; percentages are against the baseline."""
+
+    iteration_s: float
+    energy_j: float
+    baseline_iteration_s: float
+    baseline_energy_j: float
+    deadline_s: float
+    saved_percent: float
+    slowdown_percent: float
+    bound_saved_percent: float | None = None
+    limit_saved_percent: float | None = None  # proven: no plan with so few switches saves more
+
+    @property
+    def bound_share_percent(self) -> float | None:
+        """Saving as a share of the bound."""
+        return 100 * self.saved_percent / self.bound_saved_percent if self.bound_saved_percent else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See the module's text.
+
+    Attributes:
+        layout: parallel sizes by name (tensor, context, expert, data, pipeline).
+        schedule: the pipeline schedule with its communication mode.
+        policy: how it was made.
+        max_switches: how many it was allowed.
+        lead_s: how early raises are requested.
+        expected: replayed figures.
+        units: one per class of identical GPUs.
+        fingerprint: of the model the plan is for; empty: any.
+        solve_s: time the planner took.
+        provenance: where the profile came from, and whether it was emulated.
+    """
+
+    layout: dict[str, int]
+    schedule: Schedule
+    policy: str
+    max_switches: int
+    lead_s: float
+    expected: Expectation
+    units: tuple[UnitPlan, ...]
+    fingerprint: str = ""
+    solve_s: float = 0.0
+    provenance: dict[str, str | float | bool] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of the job."""
+        return self.layout["tensor"] * self.layout["context"] * self.layout["data"] * self.layout["pipeline"]
+
+    @property
+    def switches_mean(self) -> float:
+        """Switches per GPU and iteration, mean."""
+        return sum(u.switches for u in self.units) / len(self.units)
+
+    @property
+    def switches_max(self) -> int:
+        """Switches per GPU and iteration, of the GPU with the most."""
+        return max(u.switches for u in self.units)
+
+    def unit(self, stage: int) -> UnitPlan:
+        """The plan of a stage's GPUs."""
+        return next(u for u in self.units if u.stage == stage)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        body = dataclasses.asdict(self)
+        body["units"] = [dataclasses.asdict(u) for u in self.units]
+        return {"schema": SCHEMA, "version": VERSION, **body}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; a reader never sees half of it.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+            temporary.replace(target)
+        except OSError as error:
+            raise UserError(f"cannot write the plan {path}: {error.strerror}") from error
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan.
+
+    Raises:
+        UserError: no such file, no plan, another version, or a damaged one.
+    """
+    try:
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the plan {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no plan: not JSON ({error})") from error
+    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
+        raise UserError(f"{path} is no plan: make one with `megatron-energy plan --out {path}`")
+    if body.get("version") != VERSION:
+        raise UserError(f"{path} has plan version {body.get('version')}, this release reads {VERSION}: make the plan again")
+    try:
+        return _parsed(body)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}): make the plan again") from error
+
+
+def _parsed(body: Mapping[str, Any]) -> Plan:
+    fields = {key: value for key, value in body.items() if key not in ("schema", "version")}
+    units = [
+        UnitPlan(
+            stage=int(u["stage"]),
+            segments=tuple(Segment(**s) for s in u["segments"]),
+            requests=tuple(TransitionRequest(**r) for r in u["requests"]),
+        )
+        for u in fields.pop("units")
+    ]
+    schedule, expected = Schedule(**fields.pop("schedule")), Expectation(**fields.pop("expected"))
+    plan = Plan(schedule=schedule, expected=expected, units=tuple(units), **fields)
+    if sorted(u.stage for u in units) != list(range(schedule.stages)) or not all(u.segments for u in units):
+        raise ValueError("not one list of segments per stage")
+    return plan
+
+
+def check_plan(plan: Plan, layout: Mapping[str, int], schedule: Schedule, fingerprint: str = "") -> None:
+    """Refuse a plan that was made for something else.
+
+    Raises:
+        UserError: names the first size, schedule setting or model that differs.
+    """
+    for name, size in layout.items():
+        if plan.layout.get(name, 1) != size:
+            raise UserError(f"the plan was made for {name} parallel size {plan.layout.get(name, 1)}, this run has {size}: make a plan for this layout")
+    for setting in dataclasses.fields(Schedule):
+        planned, here = getattr(plan.schedule, setting.name), getattr(schedule, setting.name)
+        if setting.name == "group_size":
+            planned, here = plan.schedule.group, schedule.group
+        if planned != here:
+            raise UserError(f"the plan was made for {setting.name} {planned}, this run has {here}: make a plan for this schedule")
+    if plan.fingerprint and fingerprint and plan.fingerprint != fingerprint:
+        raise UserError(f"the plan was made for another model (fingerprint {plan.fingerprint}, this run {fingerprint}): make a plan for this one")
