@@ -53,6 +53,7 @@ host=(
 # The GPUs, and how long operations take on them, are emulated: those of GPT-3 13B on A100.
 energy=(
     --energy-policy segments --energy-device emulated --energy-emulated-gpu a100-sxm4-80gb --energy-emulated-model gpt3-13b
+    --energy-emulated-micro-batch 4 --energy-baseline-iterations 5
 )
 
 quietly "making a corpus" "$PYTHON" scripts/make_corpus.py --out "$out/corpus.txt"

@@ -1,0 +1,131 @@
+"""The bound: the least energy that any plan can use until the deadline, as an exact linear program.
+
+Variables are the start of every vertex, the horizon H <= deadline, and how far each vertex moves along the lower convex hull of its
+(time, effective energy) points: a mix of two neighbouring clocks of the hull. Constraints are the dependency edges; the objective is
+the sum of effective energies + blocking power x units x H. A clock per vertex is one feasible point, so no plan uses less.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_matrix, hstack
+
+from megatron_energy.pipeline.graph import FloatArray, IntArray
+from megatron_energy.planning.lp import LinearProgram, SolverError, solve
+from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
+from megatron_energy.profiles.curves import lower_hull
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The optimum of the linear program.
+
+    Attributes:
+        energy_j: least energy, one GPU per unit.
+        iteration_s: the horizon it chose.
+        duration_s: (n,) seconds of every vertex.
+        weights: (n, F) share of each vertex's work at each clock; rows add up to 1.
+        price_w: (n,) J that one second less of this vertex would save: its price of time.
+        deadline_price_w: J that one second more until the deadline would save.
+    """
+
+    energy_j: float
+    iteration_s: float
+    duration_s: FloatArray
+    weights: FloatArray
+    price_w: FloatArray
+    deadline_price_w: float
+
+
+@dataclass(frozen=True)
+class _Hulls:
+    """Hull segments of all vertices, s of them in all."""
+
+    fastest: IntArray  # (n,) column of each vertex's fastest hull point
+    vertex: IntArray  # (s,)
+    fast: IntArray  # (s,) column where the segment begins
+    slow: IntArray  # (s,) column where it ends
+
+
+def bound(problem: Problem) -> Bound:
+    """Solve the linear program of a problem.
+
+    Raises:
+        SolverError: no clocks keep the deadline (possible only if the baseline itself does not).
+    """
+    hulls = _hulls(problem)
+    program = _program(problem, hulls)
+    optimum = solve(program)
+    n = len(problem.graph.vertices)
+    move_s = optimum.x[n + 1 :]
+    duration_s = problem.durations(hulls.fastest)
+    np.add.at(duration_s, hulls.vertex, move_s)
+    row_of = _leaving(problem)
+    price = row_of.T @ optimum.row_dual
+    sink_rows = optimum.row_dual[len(problem.graph.edges) :]
+    return Bound(
+        energy_j=optimum.objective + problem.effective_j(hulls.fastest),
+        iteration_s=float(optimum.x[n]),
+        duration_s=duration_s,
+        weights=_weights(problem, hulls, move_s),
+        price_w=np.asarray(price, dtype=np.float64),
+        deadline_price_w=float(sink_rows.sum()) - problem.horizon_power_w,
+    )
+
+
+def _hulls(problem: Problem) -> _Hulls:
+    found: dict[bytes, IntArray] = {}  # vertices of one kind share their hull
+    fastest, vertex, fast, slow = [], [], [], []
+    for index, (time_s, cost_j) in enumerate(zip(problem.tables.time_s, problem.cost_j, strict=True)):
+        key = time_s.tobytes() + cost_j.tobytes()
+        hull = found[key] if key in found else found.setdefault(key, lower_hull(time_s, cost_j))
+        fastest.append(int(hull[0]))
+        vertex += [index] * (len(hull) - 1)
+        fast += hull[:-1].tolist()
+        slow += hull[1:].tolist()
+    return _Hulls(*(np.array(part, dtype=np.int64) for part in (fastest, vertex, fast, slow)))
+
+
+def _leaving(problem: Problem) -> coo_matrix:
+    """(m + k, n): 1 where a row holds the end of a vertex: its edges, and the horizon for the k sinks."""
+    rows = np.concatenate([problem.graph.edges[:, 0], problem.paths.sinks])
+    return coo_matrix((np.ones(len(rows)), (np.arange(len(rows)), rows)), shape=(len(rows), len(problem.graph.vertices)))
+
+
+def _program(problem: Problem, hulls: _Hulls) -> LinearProgram:
+    """Rows: start(b) - start(a) - moves(a) >= fastest(a) + lag for edges, H - start - moves >= fastest for sinks."""
+    edges, sinks, n = problem.graph.edges, problem.paths.sinks, len(problem.graph.vertices)
+    m, k, s = len(edges), len(sinks), len(hulls.vertex)
+    leaving = _leaving(problem)
+    arriving = coo_matrix((np.ones(m), (np.arange(m), edges[:, 1])), shape=(m + k, n))
+    horizon = coo_matrix((np.ones(k), (m + np.arange(k), np.zeros(k, dtype=np.int64))), shape=(m + k, 1))
+    moves = coo_matrix((np.ones(s), (hulls.vertex, np.arange(s))), shape=(n, s))
+    time_s, cost_j = problem.tables.time_s, problem.cost_j
+    length_s = time_s[hulls.vertex, hulls.slow] - time_s[hulls.vertex, hulls.fast]
+    slope_w = (cost_j[hulls.vertex, hulls.slow] - cost_j[hulls.vertex, hulls.fast]) / length_s
+    fastest_s = problem.durations(hulls.fastest)
+    latest = problem.deadline_s * (1 + TIME_TOLERANCE)
+    return LinearProgram(
+        cost=np.concatenate([np.zeros(n), [problem.horizon_power_w], slope_w]),
+        lower=np.concatenate([np.zeros(n), [problem.earliest_horizon_s], np.zeros(s)]),
+        upper=np.concatenate([np.full(n, latest), [latest], length_s]),
+        matrix=hstack([arriving - leaving, horizon, -(leaving.tocsr() @ moves.tocsr())]),
+        row_lower=np.concatenate([fastest_s[edges[:, 0]] + problem.graph.lag_s, fastest_s[sinks]]),
+        row_upper=np.full(m + k, np.inf),
+    )
+
+
+def _weights(problem: Problem, hulls: _Hulls, move_s: FloatArray) -> FloatArray:
+    """Clock shares from moves: full segments pass their share on to their slow end."""
+    n, columns = problem.tables.time_s.shape
+    weights = np.zeros((n, columns))
+    weights[np.arange(n), hulls.fastest] = 1.0
+    length_s = problem.tables.time_s[hulls.vertex, hulls.slow] - problem.tables.time_s[hulls.vertex, hulls.fast]
+    share = np.clip(move_s / length_s, 0.0, 1.0)
+    for vertex, fast, slow, part in zip(hulls.vertex, hulls.fast, hulls.slow, share, strict=True):
+        weights[vertex, slow] += part * weights[vertex, fast]
+        weights[vertex, fast] *= 1 - part
+    return weights
+
+
+__all__ = ["Bound", "SolverError", "bound"]

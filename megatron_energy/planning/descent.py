@@ -1,0 +1,206 @@
+"""Descent to a good few-switch plan: smoothed, priced, repeated.
+
+One *round* starts from a plan and lowers, step by step, the smoothing of the iteration's length. At each smoothing it repeats: price the
+operations, collect candidates (:mod:`megatron_energy.planning.moves`), evaluate them all at once, take those that lower::
+
+    effective energy + penalty x price of the deadline x max(0, smooth length - deadline)
+
+A round ends with a repair, if the plan is late, and a polish, which takes only candidates that keep the deadline exactly. Rounds
+differ in penalty, emphasis on time and reluctance to change, drawn from a seeded generator: same problem, same plan. The price follows the outcome: up
+when a round ended late, down when it ended early.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from megatron_energy.pipeline.graph import FloatArray, IntArray
+from megatron_energy.pipeline.replay import makespans
+from megatron_energy.planning.moves import Prices, intervals, priced
+from megatron_energy.planning.sequences import Candidate, Space, distinct
+
+SMOOTHINGS = (4e-3, 2e-3, 1e-3, 5e-4, 2.5e-4, 1.2e-4, 6e-5, 3e-5)
+"""Parts of the deadline. The first is about one operation in a few hundred, the last less than a clock step of one operation."""
+
+REHEATED = 3
+"""Later rounds skip so many smoothings: they keep what is good about the plan that they start from."""
+
+STEPS = 40  # at one smoothing; most end after 5
+POLISH_SMOOTHING = 1.5e-4
+SETTLED = 2e-6
+"""Gains below this part of the baseline's energy end a smoothing level."""
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """How one round weighs things: drawn anew for each."""
+
+    penalty: float
+    emphases: tuple[float, ...]
+    proximities: tuple[float, ...]
+    from_best: bool
+
+
+@dataclass
+class Incumbent:
+    """The best plan that keeps the deadline."""
+
+    state: IntArray
+    cost_j: float
+
+    def offer(self, state: IntArray, cost_j: float) -> None:
+        """Take a plan that keeps the deadline if it is cheaper."""
+        if cost_j < self.cost_j - 1e-9 * abs(self.cost_j):
+            self.state, self.cost_j = state.copy(), cost_j
+
+
+class Descent:
+    """The search for one problem; ``run`` may be called again to go on."""
+
+    def __init__(self, space: Space, price_w: float, seed: int = 0) -> None:
+        self.space = space
+        self.deadline_s = space.problem.deadline_s
+        self.first_price_w = self.price_w = max(price_w, 1e-3 * space.problem.horizon_power_w, 1e-9)
+        self.settled_j = SETTLED * abs(space.problem.baseline_energy_j)
+        self.rng = np.random.default_rng(seed)
+        self.state = space.baseline()
+        space.price_raises(self.state)
+        self.best = Incumbent(self.state, space.cost(self.state))
+        self.rounds = 0
+
+    def run(self, rounds: int, stop_at_s: float) -> bool:
+        """Do so many rounds, none begun after ``stop_at_s`` (time.monotonic); False if time ran out first."""
+        for _ in range(rounds):
+            if time.monotonic() > stop_at_s:
+                return False
+            self._round(stop_at_s)
+        return True
+
+    def start_from(self, state: IntArray) -> None:
+        """Begin the next round there."""
+        self.state = state.copy()
+
+    def _round(self, stop_at_s: float) -> None:
+        knobs = self._knobs()
+        self.rounds += 1
+        if knobs.from_best and self.rounds > 1:
+            self.state = self.best.state.copy()
+        for smoothing in SMOOTHINGS if self.rounds == 1 else SMOOTHINGS[REHEATED:]:
+            self._settle(smoothing * self.deadline_s, knobs)
+        late = not self.space.problem.meets_deadline(self._length())
+        factor = 1.15 if late else 0.97
+        self.price_w = float(np.clip(self.price_w * factor, 0.5 * self.first_price_w, 6 * self.first_price_w))
+        if late:
+            self._repair(knobs)
+        self._polish(stop_at_s)
+        self._renew_raise_costs()
+
+    def _knobs(self) -> Knobs:
+        if self.rounds == 0:
+            return Knobs(1.5, (1.0, 2.0), (0.4, 2.0), False)
+
+        def between(low: float, high: float) -> float:
+            return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
+
+        return Knobs(
+            penalty=between(1.0, 1.7),
+            emphases=(between(0.8, 1.2), between(1.2, 2.0), between(2.0, 4.0)),
+            proximities=(between(0.2, 1.0), between(1.0, 6.0)),
+            from_best=bool(self.rng.random() < 0.3),
+        )
+
+    def _settle(self, tau_s: float, knobs: Knobs) -> None:
+        """Improve at one smoothing until nothing does."""
+        for _ in range(STEPS):
+            prices, length_s = self._prices(tau_s)
+            found = priced(self.space, self.state, prices, knobs.emphases, knobs.proximities, self.rng)
+            if not self._step(found, tau_s, length_s, knobs.penalty):
+                return
+
+    def _prices(self, tau_s: float) -> tuple[Prices, float]:
+        length_s, share = self.space.problem.paths.prices(self.space.durations(self.state), tau_s)
+        return Prices(share, self.price_w, tau_s), length_s
+
+    def _length(self) -> float:
+        return self.space.problem.iteration_s(self.state)
+
+    def _delay_j(self, length_s: FloatArray | float, penalty: float) -> FloatArray:
+        return penalty * self.price_w * np.maximum(0.0, np.asarray(length_s) - self.deadline_s)
+
+    def _step(self, found: Sequence[Candidate], tau_s: float, length_s: float, penalty: float) -> bool:
+        """Take the best candidates of different units together; False if none is worth it."""
+        candidates = distinct(found, self.state, self.space.members)
+        if not candidates:
+            return False
+        durations, gain = self.space.trials(self.state, candidates)
+        paths, before = self.space.problem.paths, self._delay_j(length_s, penalty)
+        score = gain + self._delay_j(paths.smooth(durations, tau_s), penalty) - before
+        self._note(candidates, durations, gain)
+        if score.min() > -self.settled_j:
+            return False
+        ranked = _one_per_unit(candidates, score)
+        together = np.repeat(self.space.durations(self.state)[:, np.newaxis], len(ranked), axis=1)
+        for row, index in enumerate(ranked):
+            member = self.space.members[candidates[index].unit]
+            together[member, row:] = durations[member, index][:, np.newaxis]
+        combined = np.cumsum(gain[ranked]) + self._delay_j(paths.smooth(together, tau_s), penalty) - before
+        self.state = self.space.apply(self.state, [candidates[i] for i in ranked[: int(combined.argmin()) + 1]])
+        return True
+
+    def _note(self, candidates: Sequence[Candidate], durations: FloatArray, gain: FloatArray) -> None:
+        """Keep the cheapest candidate that meets the deadline, if it beats the incumbent."""
+        here = self.space.cost(self.state)
+        cheaper = np.flatnonzero(here + gain < self.best.cost_j)
+        if len(cheaper):
+            in_time = makespans(self.space.problem.graph, durations[:, cheaper]) <= self.deadline_s
+            if in_time.any():
+                index = int(cheaper[in_time][gain[cheaper[in_time]].argmin()])
+                self.best.offer(self.space.apply(self.state, [candidates[index]]), here + float(gain[index]))
+
+    def _repair(self, knobs: Knobs) -> None:
+        """Bring a late plan in time with stronger and stronger emphasis on time."""
+        for power in range(1, 13):
+            prices, length_s = self._prices(POLISH_SMOOTHING * self.deadline_s)
+            found = priced(self.space, self.state, prices, tuple(e * 1.3**power for e in knobs.emphases), knobs.proximities, self.rng)
+            self._step(found, POLISH_SMOOTHING * self.deadline_s, length_s, 10.0)
+            if self.space.problem.meets_deadline(self._length()):
+                self.best.offer(self.state, self.space.cost(self.state))
+                return
+
+    def _polish(self, stop_at_s: float) -> None:
+        """Improve the incumbent by interval candidates that keep the deadline exactly."""
+        space, state = self.space, self.best.state
+        for _ in range(STEPS):
+            tau_s = POLISH_SMOOTHING * self.deadline_s
+            _, share = space.problem.paths.prices(space.durations(state), tau_s)
+            candidates = distinct(intervals(space, state, Prices(share, self.price_w, tau_s), 8), state, space.members)
+            if not candidates or time.monotonic() > stop_at_s:
+                return
+            durations, gain = space.trials(state, candidates)
+            good = np.flatnonzero(gain < -self.settled_j)
+            good = good[makespans(space.problem.graph, durations[:, good]) <= self.deadline_s]
+            if not len(good):
+                return
+            state = space.apply(state, [candidates[int(good[gain[good].argmin()])]])
+            self.best.offer(state, space.cost(state))
+
+    def _renew_raise_costs(self) -> None:
+        """Early raises cost what runs before them in the best plan."""
+        if self.space.lead_s > 0:
+            self.space.price_raises(self.best.state)
+            self.best.cost_j = self.space.cost(self.best.state)
+
+
+def _one_per_unit(candidates: Sequence[Candidate], score: FloatArray) -> list[int]:
+    """Indices of the best improving candidate of each unit, best first."""
+    ranked: list[int] = []
+    taken: set[int] = set()
+    for index in np.argsort(score, kind="stable").tolist():
+        if score[index] >= 0:
+            break
+        if candidates[index].unit not in taken:
+            taken.add(candidates[index].unit)
+            ranked.append(index)
+    return ranked
