@@ -13,7 +13,7 @@ class Actuator(Protocol):
     """Changes the clock of one GPU. Calls take milliseconds and come from one thread at a time."""
 
     def set_max_clock(self, clock_mhz: int) -> None:
-        """Let the GPU run at ``clock_mhz`` at most, and fall below when it idles. Raises GpuError and its kinds, NoDriver."""
+        """Let the GPU run at ``clock_mhz`` at most, and fall below when it idles. Raises GpuError and its kinds."""
 
     def release(self) -> None:
         """Give the choice of the clock back to the GPU. Raises as :meth:`set_max_clock`."""

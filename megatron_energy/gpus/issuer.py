@@ -114,7 +114,7 @@ class Issuer:
         for attempt in range(self._settings.retries + 1 if self._touched else 0):
             try:
                 self._actuator.release()
-            except (GpuError, NoDriver) as error:
+            except GpuError as error:
                 failed = self._last_failure = str(error)
                 self.counts.failures += 1
                 self._last_mhz = None
@@ -179,7 +179,7 @@ class Issuer:
         self._touched = True
         try:
             self._actuator.release() if clock_mhz == OWN_CHOICE_MHZ else self._actuator.set_max_clock(clock_mhz)
-        except (GpuError, NoDriver) as error:
+        except GpuError as error:
             self._failed(error)
             return False
         self._last_s, self._last_mhz = self._clock(), clock_mhz
@@ -188,7 +188,7 @@ class Issuer:
         self.counts.issued += 1
         return True
 
-    def _failed(self, error: GpuError | NoDriver) -> None:
+    def _failed(self, error: GpuError) -> None:
         self.counts.failures += 1
         self._failures_in_a_row += 1
         self._last_failure = str(error)
@@ -207,7 +207,7 @@ class Issuer:
             return
         try:
             clock_mhz, reasons = self._readings.sm_clock_mhz(), self._readings.event_reasons()
-        except (GpuError, NoDriver) as error:
+        except GpuError as error:
             self._last_failure = f"the clock could not be read back: {error}"
             return
         self.counts.read_backs += 1

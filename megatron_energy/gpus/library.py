@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 import pynvml
 
-from megatron_energy.gpus.errors import GpuError, GpuLost, NoDriver, NoPermission, NotSupported
+from megatron_energy.gpus.errors import GpuError, GpuLost, NoDriver, NoPermission, NotFound, NotSupported
 
 NO_DRIVER = "no NVIDIA driver here: use --energy-device emulated or run on a GPU host"
 
@@ -53,7 +53,7 @@ def call(function: Callable[..., Any], *arguments: object) -> Any:
         raise translated(error, getattr(function, "__name__", "NVML")) from error
 
 
-def translated(error: pynvml.NVMLError, request: str) -> GpuError | NoDriver:
+def translated(error: pynvml.NVMLError, request: str) -> GpuError:
     """Our exception for one of pynvml's; ``request`` names the function that failed."""
     code, text = error.value, f"{request}: {error}"
     if code == pynvml.NVML_ERROR_NO_PERMISSION:
@@ -63,7 +63,9 @@ def translated(error: pynvml.NVMLError, request: str) -> GpuError | NoDriver:
     if code in _LOST:
         return GpuLost(f"{text} (see dmesg for an Xid; the GPU needs a reset)")
     if code in _NO_DRIVER:
-        return NoDriver(NO_DRIVER)
+        return NoDriver(f"{text} (the driver was unloaded, or something in this process shut NVML down)")
+    if code == pynvml.NVML_ERROR_NOT_FOUND:
+        return NotFound(text)
     return GpuError(text)
 
 

@@ -6,11 +6,13 @@ from typing import Any
 import pynvml
 
 from megatron_energy.gpus.device import EventReason, PowerLimits, Scope
-from megatron_energy.gpus.errors import NotSupported
-from megatron_energy.gpus.library import call, open_nvml
+from megatron_energy.gpus.errors import GpuError, NotSupported
+from megatron_energy.gpus.library import call, open_nvml, translated
 
 # nvml.h: field ids of nvmlDeviceGetFieldValues. Constants of pynvml since its 12.535; older ones lack the name.
 POWER_INSTANT_FIELD = getattr(pynvml, "NVML_FI_DEV_POWER_INSTANT", 186)
+
+_NO_SUCH_FIELD = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 # The counter of Grace-Hopper modules includes the CPU and its memory (seen in zeus PR #172).
 MODULE_COUNTER_NAMES = ("GH200",)
@@ -74,15 +76,20 @@ class NvmlGpu:
 
     def supported_memory_clocks_mhz(self) -> tuple[int, ...]:
         """Memory clocks, highest first."""
-        clocks = call(pynvml.nvmlDeviceGetSupportedMemoryClocks, self._handle())
-        return tuple(sorted((int(mhz) for mhz in clocks), reverse=True))
+        return self._listed(call(pynvml.nvmlDeviceGetSupportedMemoryClocks, self._handle()), "memory")
+
+    def _listed(self, clocks_mhz: list[int], kind: str) -> tuple[int, ...]:
+        """Highest first; a list without any entry is as good as none."""
+        if not clocks_mhz:
+            raise NotSupported(f"{self._uuid} lists no {kind} clocks")
+        return tuple(sorted((int(mhz) for mhz in clocks_mhz), reverse=True))
 
     def supported_sm_clocks_mhz(self) -> tuple[int, ...]:
         """SM clocks at the highest memory clock, highest first (read once)."""
         if self._sm_clocks_mhz is None:
             memory_mhz = self.supported_memory_clocks_mhz()[0]
             clocks = call(pynvml.nvmlDeviceGetSupportedGraphicsClocks, self._handle(), memory_mhz)
-            self._sm_clocks_mhz = tuple(sorted((int(mhz) for mhz in clocks), reverse=True))
+            self._sm_clocks_mhz = self._listed(clocks, "SM")
         return self._sm_clocks_mhz
 
     def sm_clock_mhz(self) -> int:
@@ -102,26 +109,38 @@ class NvmlGpu:
         return EventReason(int(reasons))
 
     def power_w(self) -> float:
-        """Instant power where there is such a field, else NVML's power usage (see :attr:`power_source`)."""
+        """Instant power where there is such a field, else NVML's power usage (see :attr:`power_source`).
+
+        Which one is decided at the first answer and stays: the two must not be mixed.
+        """
         if self._instant_power is not False:
-            instant_mw = self._instant_power_mw()
-            self._instant_power = instant_mw is not None
-            if instant_mw is not None:
-                return instant_mw / 1000
+            try:
+                power_w = self._instant_power_w()
+            except NotSupported:
+                if self._instant_power:  # it was there before
+                    raise
+                self._instant_power = False
+            else:
+                self._instant_power = True
+                return power_w
         return int(call(pynvml.nvmlDeviceGetPowerUsage, self._handle())) / 1000
 
-    def _instant_power_mw(self) -> int | None:
-        try:
-            value = call(pynvml.nvmlDeviceGetFieldValues, self._handle(), [POWER_INSTANT_FIELD])[0]
-        except NotSupported:
-            return None
-        return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else None
+    def _instant_power_w(self) -> float:
+        value = call(pynvml.nvmlDeviceGetFieldValues, self._handle(), [POWER_INSTANT_FIELD])[0]
+        if value.nvmlReturn in _NO_SUCH_FIELD:
+            raise NotSupported("no instant power field")
+        if value.nvmlReturn != pynvml.NVML_SUCCESS:
+            raise translated(pynvml.NVMLError(value.nvmlReturn), "instant power field")
+        return int(value.value.uiVal) / 1000
 
     @property
     def power_source(self) -> str:
         """Which sensor :meth:`power_w` reads."""
         if self._instant_power is None:
-            self.power_w()
+            try:
+                self.power_w()
+            except GpuError as error:
+                return f"power cannot be read: {error}"
         if self._instant_power:
             return "instant power (field NVML_FI_DEV_POWER_INSTANT)"
         return "power usage: this driver or GPU has no instant power field, and usage is a lagging average on newer GPUs"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pynvml
 
 from megatron_energy.errors import UserError
-from megatron_energy.gpus.errors import GpuError, NotSupported
+from megatron_energy.gpus.errors import NotFound, NotSupported
 from megatron_energy.gpus.library import call, open_nvml
 from megatron_energy.gpus.nvml import NvmlGpu
 
@@ -130,7 +130,7 @@ def _mig_instances() -> dict[str, str]:
         for slot in range(slots):
             try:
                 instance = call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, slot)
-            except GpuError:  # an empty slot (NVML: not found)
+            except NotFound:  # an empty slot
                 continue
             instances[str(call(pynvml.nvmlDeviceGetUUID, instance))] = uuid
     return instances
