@@ -134,7 +134,8 @@ def check(options: EnergyOptions) -> None:
         raise UserError(str(error)) from error
     if options.policy not in MEASURING:
         raise UserError(
-            f"--energy-policy {options.policy} on real GPUs is not in this version: use measure, or --energy-device emulated to see what a plan would save"
+            f"--energy-policy {options.policy} on real GPUs is not in this version: use measure, "
+            "or --energy-device emulated to see what a plan would save"
         )
 
 

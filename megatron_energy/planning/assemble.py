@@ -70,7 +70,9 @@ def assemble(
     )
 
 
-def expectation(problem: Problem, clocks: IntArray, bound_energy_j: float | None = None, limit_energy_j: float | None = None) -> Expectation:
+def expectation(
+    problem: Problem, clocks: IntArray, bound_energy_j: float | None = None, limit_energy_j: float | None = None
+) -> Expectation:
     """Replayed figures of (n,) clock columns."""
     found = problem.evaluate(clocks)
     return Expectation(

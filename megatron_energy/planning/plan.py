@@ -213,7 +213,9 @@ def check_plan(plan: Plan, layout: Mapping[str, int], schedule: Schedule, finger
     """
     for name, size in layout.items():
         if plan.layout.get(name, 1) != size:
-            raise UserError(f"the plan was made for {name} parallel size {plan.layout.get(name, 1)}, this run has {size}: make a plan for this layout")
+            raise UserError(
+                f"the plan was made for {name} parallel size {plan.layout.get(name, 1)}, this run has {size}: make a plan for this layout"
+            )
     for setting in dataclasses.fields(Schedule):
         planned, here = getattr(plan.schedule, setting.name), getattr(schedule, setting.name)
         if setting.name == "group_size":
@@ -221,4 +223,6 @@ def check_plan(plan: Plan, layout: Mapping[str, int], schedule: Schedule, finger
         if planned != here:
             raise UserError(f"the plan was made for {setting.name} {planned}, this run has {here}: make a plan for this schedule")
     if plan.fingerprint and fingerprint and plan.fingerprint != fingerprint:
-        raise UserError(f"the plan was made for another model (fingerprint {plan.fingerprint}, this run {fingerprint}): make a plan for this one")
+        raise UserError(
+            f"the plan was made for another model (fingerprint {plan.fingerprint}, this run {fingerprint}): make a plan for this one"
+        )

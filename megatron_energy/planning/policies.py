@@ -1,12 +1,8 @@
 """Policies: ways to choose clocks. One function solves for any of them."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from megatron_energy.errors import UserError
 from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.planning.bound import Bound, bound
 from megatron_energy.planning.descent import Descent

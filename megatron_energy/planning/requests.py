@@ -33,6 +33,7 @@ def enforce_lead(problem: Problem, clocks: IntArray, start_s: FloatArray, period
     Such a segment takes the raise's clock: faster than planned, never slower.
 
     Args:
+        problem: for the graph and which vertices have a clock to choose.
         clocks: (n,) clock columns; lower columns are higher clocks.
         start_s: (n,) when each vertex starts.
         period_s: length of the iteration.
@@ -50,7 +51,7 @@ def enforce_lead(problem: Problem, clocks: IntArray, start_s: FloatArray, period
 
 def _short_segment(sequence: IntArray, start_s: FloatArray, period_s: float, lead_s: float) -> tuple[IntArray, int] | None:
     """(positions of a segment shorter than the lead before a raise, the raise's column), or None."""
-    cuts = np.flatnonzero(sequence != np.roll(sequence, 1))
+    cuts = [int(c) for c in np.flatnonzero(sequence != np.roll(sequence, 1))]
     for index, cut in enumerate(cuts):
         after = cuts[(index + 1) % len(cuts)]
         if sequence[after] >= sequence[cut]:
@@ -58,7 +59,7 @@ def _short_segment(sequence: IntArray, start_s: FloatArray, period_s: float, lea
         length_s = (start_s[after] - start_s[cut]) % period_s
         if length_s < lead_s:
             count = (after - cut) % len(sequence)
-            return (cut + np.arange(count)) % len(sequence), int(sequence[after])
+            return np.array([(cut + i) % len(sequence) for i in range(count)], dtype=np.int64), int(sequence[after])
     return None
 
 

@@ -17,7 +17,7 @@ from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.learning import LearningError, learn_profile, transfer_time_s
 from megatron_energy.session.options import EnergyOptions
-from megatron_energy.session.planner import Planner, PlannedRun
+from megatron_energy.session.planner import PlannedRun, Planner
 
 ITERATIONS_PER_CLOCK = 2
 """Of the sweep: see :data:`megatron_energy.session.learning.Series`."""
@@ -67,7 +67,9 @@ class Findings:
 class Coordinator:
     """Runs the course of a job. Say errors once; whatever goes wrong ends in maximum clocks, never in a crash."""
 
-    def __init__(self, options: EnergyOptions, facts: JobFacts, planner: Planner, clocks_mhz: Sequence[int], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: EnergyOptions, facts: JobFacts, planner: Planner, clocks_mhz: Sequence[int], say: Callable[[str], None]
+    ) -> None:
         self.options = options
         self.facts = facts
         self.planner = planner

@@ -37,9 +37,7 @@ class Advance:
 
 def on_emulated_nodes(facts: Sequence[RankFacts], gpus_per_node: int) -> JobFacts:
     """The job with its ranks on emulated nodes: node0 holds the first ``gpus_per_node`` ranks, and so on."""
-    return JobFacts(
-        tuple(dataclasses.replace(f, node=f"node{f.rank // gpus_per_node}", local_rank=f.rank % gpus_per_node) for f in facts)
-    )
+    return JobFacts(tuple(dataclasses.replace(f, node=f"node{f.rank // gpus_per_node}", local_rank=f.rank % gpus_per_node) for f in facts))
 
 
 def gpus_per_node(options: EnergyOptions, facts: JobFacts) -> int:

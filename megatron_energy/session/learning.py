@@ -7,7 +7,7 @@ by non-negative least squares (scipy.optimize.nnls). Operations are assumed to d
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,7 +115,9 @@ def measure(ranks: Sequence[Series], clock_mhz: int) -> dict[Key, Measurement]:
         for span in spans:
             lengths[_key(span)].append(span.end_s - span.start_s)
     found = {key: (watts.get(key, waiting_w), values) for key, values in lengths.items()}
-    return {key: Measurement(_typical(key, values), power_w, len(values)) for key, (power_w, values) in found.items() if power_w is not None}
+    return {
+        key: Measurement(_typical(key, values), power_w, len(values)) for key, (power_w, values) in found.items() if power_w is not None
+    }
 
 
 def _typical(key: Key, seconds: Sequence[float]) -> float:
@@ -124,7 +126,10 @@ def _typical(key: Key, seconds: Sequence[float]) -> float:
 
 
 def learn_profile(
-    sweep: dict[int, Sequence[Sequence[RankIteration]]], stage_of_rank: Sequence[int], transfer_s: float, provenance: dict[str, str | float | bool]
+    sweep: Mapping[int, Sequence[Sequence[RankIteration]]],
+    stage_of_rank: Sequence[int],
+    transfer_s: float,
+    provenance: dict[str, str | float | bool],
 ) -> Profile:
     """Profile of all stages from iterations at several clocks.
 

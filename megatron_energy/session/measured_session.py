@@ -3,6 +3,7 @@
 Nothing is exchanged between ranks except at Megatron's log interval.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
+from megatron_energy.records.summary import Phase
 from megatron_energy.session.coordinator import Findings, IterationData
 from megatron_energy.session.directive import TransitionPoint
 from megatron_energy.session.exchange import Exchange
@@ -82,10 +84,8 @@ class MeasuredSession:
         lap = self._meter.lap()
         energy_j = lap.energy_j if lap is not None and lap.energy_j is not None else float("nan")
         record = RankIteration(self._facts.rank, number, self._since_s, now_s, energy_j, evaluation=evaluation, emulated=is_emulated())
-        try:
+        with contextlib.suppress(GpuError):  # the meter says that the GPU cannot be read; the clock stays unknown
             record.clock_changes = [(self._since_s, self._gpu.sm_clock_mhz())]
-        except GpuError:
-            pass  # the meter has said that the GPU cannot be read; the clock stays unknown
         self._since_s = now_s
         self._readings.append(Reading(number, evaluation, record, energy_j))
 
@@ -96,7 +96,7 @@ class MeasuredSession:
         if self._reporter is None or gathered is None:
             return
         for readings in zip(*gathered, strict=False):
-            phase = "evaluation" if readings[0].evaluation else "measure"
+            phase: Phase = "evaluation" if readings[0].evaluation else "measure"
             records = [r.record for r in readings]
             energies_j = [r.energy_j for r in readings]
             summary = summarise(readings[0].number, phase, records, energies_j, self._uuids, self._job, self._reporter.findings)

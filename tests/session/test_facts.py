@@ -15,7 +15,9 @@ def test_lock_step_groups_by_hand():
     assert job(context=2, data=2).lockstep_groups() == [[0, 1], [2, 3]]
 
 
-@pytest.mark.parametrize("sizes", [dict(tensor=2, data=4, expert=2, pipeline=2), dict(context=2, data=4, expert=4), dict(data=4, expert=2)])
+@pytest.mark.parametrize(
+    "sizes", [{"tensor": 2, "data": 4, "expert": 2, "pipeline": 2}, {"context": 2, "data": 4, "expert": 4}, {"data": 4, "expert": 2}]
+)
 def test_experts_join_replicas_as_the_layout_says(sizes):
     assert job(**sizes).lockstep_groups() == sorted(sorted(g) for g in Layout(**sizes).lockstep_groups())
 
