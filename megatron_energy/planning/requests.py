@@ -39,7 +39,7 @@ def enforce_lead(problem: Problem, clocks: IntArray, start_s: FloatArray, period
         period_s: length of the iteration.
         lead_s: how early raises are requested.
     """
-    result = clocks.copy()
+    result: IntArray = clocks.copy()
     if lead_s <= 0:
         return result
     for member in clocked_vertices(problem):
