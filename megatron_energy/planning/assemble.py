@@ -66,6 +66,8 @@ def assemble(
         units=tuple(unit_plans(problem, clocks, timing, purpose.lead_s)),
         fingerprint=purpose.fingerprint,
         solve_s=solve_s,
+        slowdown=problem.slowdown,
+        straggler=problem.straggler,
         provenance=dict(purpose.provenance or {}),
     )
 

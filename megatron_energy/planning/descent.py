@@ -5,9 +5,9 @@ operations, collect candidates (:mod:`megatron_energy.planning.moves`), evaluate
 
     effective energy + penalty x price of the deadline x max(0, smooth length - deadline)
 
-A round ends with a repair, if the plan is late, and a polish, which takes only candidates that keep the deadline exactly. Rounds
-differ in penalty, emphasis on time and reluctance to change, drawn from a seeded generator: same problem, same plan. The price follows the outcome: up
-when a round ended late, down when it ended early.
+A round ends with a repair, if the plan is late, and a polish, which takes only candidates that keep the deadline exactly.
+Rounds differ in penalty, emphasis on time and reluctance to change, drawn from a seeded generator: same problem, same plan.
+The price follows the outcome: up when a round ended late, down when it ended early.
 """
 
 import time

@@ -1,8 +1,9 @@
 """Candidates for a better plan, found from the prices of time.
 
-*Priced* candidates are whole sequences: given what a second of each operation costs on the (smooth) critical paths, dynamic programming finds the
-cheapest sequence of a unit. Prices hold near the current plan only, so leaving it has a cost that grows with the square of the change (a
-proximal step). *Interval* candidates change the clock of one run of operations: boundary shifts, new clocks, merges, small splits.
+*Priced* candidates are whole sequences: given what a second of each operation costs on the (smooth) critical paths, dynamic
+programming finds the cheapest sequence of a unit. Prices hold near the current plan only, so leaving it has a cost that grows
+with the square of the change (a proximal step). *Interval* candidates change the clock of one run of operations: boundary
+shifts, new clocks, merges, small splits.
 """
 
 from dataclasses import dataclass

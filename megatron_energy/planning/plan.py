@@ -4,7 +4,7 @@ The file is JSON with a schema version. Segments are stored once per class of id
 
     {"schema": "megatron-energy/plan", "version": 1,
      "layout": {"tensor": 2, ..., "pipeline": 4}, "schedule": {"stages": 4, ..., "p2p": "overlap"}, "fingerprint": "5f0c...",
-     "policy": "segments", "max_switches": 8, "lead_s": 0.064,
+     "policy": "segments", "max_switches": 8, "lead_s": 0.064, "slowdown": 0.0, "straggler": 1.0,
      "expected": {"iteration_s": ..., "energy_j": ..., "saved_percent": ..., ...},
      "units": [{"stage": 0, "segments": [{"kind": "forward", "chunk": 0, "microbatch": 3, "clock_mhz": 1200}, ...],
                 "requests": [{"kind": "forward", "chunk": 0, "microbatch": 2, "edge": "end", "delay_s": 0.01, "clock_mhz": 1410, ...}]}],
@@ -107,6 +107,7 @@ class Plan:
         policy: how it was made.
         max_switches: how many it was allowed.
         lead_s: how early raises are requested.
+        slowdown, straggler: what the deadline was made of.
         expected: replayed figures.
         units: one per class of identical GPUs.
         fingerprint: of the model the plan is for; empty: any.
@@ -123,6 +124,8 @@ class Plan:
     units: tuple[UnitPlan, ...]
     fingerprint: str = ""
     solve_s: float = 0.0
+    slowdown: float = 0.0
+    straggler: float = 1.0
     provenance: dict[str, str | float | bool] = field(default_factory=dict)
 
     @property

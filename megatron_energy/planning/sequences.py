@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
 from megatron_energy.pipeline.replay import replay
@@ -138,7 +137,7 @@ class Space:
 
     def apply(self, state: IntArray, candidates: Sequence[Candidate]) -> IntArray:
         """A new state with the candidates' sequences, one per unit."""
-        new = state.copy()
+        new: IntArray = state.copy()
         for candidate in candidates:
             new[self.members[candidate.unit]] = candidate.sequence
         return new
@@ -156,6 +155,6 @@ def distinct(candidates: Sequence[Candidate], state: IntArray, members: Sequence
     return kept
 
 
-def cut_positions(sequence: IntArray) -> npt.NDArray[np.int64]:
+def cut_positions(sequence: IntArray) -> IntArray:
     """Positions whose clock differs from the one before (cyclically)."""
     return np.flatnonzero(sequence != np.roll(sequence, 1))

@@ -49,9 +49,7 @@ def interpolate_profile(profile: Profile, supported_clocks_mhz: Sequence[int]) -
     Raises:
         UserError: no supported clock lies within a curve's measured range.
     """
-    curves = {
-        key: interpolate(curve, supported_clocks_mhz) for key, curve in profile.curves.items()
-    }
+    curves = {key: interpolate(curve, supported_clocks_mhz) for key, curve in profile.curves.items()}
     return replace(profile, curves=curves)
 
 

@@ -5,10 +5,11 @@ that Zeus' Perseus writes load as they are. Instructions: ``forward``, ``backwar
 GPU that waits in communication); ``grad-sync``, ``optimizer``, ``p2p`` (time of one transfer) and other names. A frequency of 0 or
 blank means that the clock does not matter.
 
-Optional columns: ``position`` (rows of the first and last microbatch are left out: the plan needs the steady ones), ``rank`` (the
-slowest rank's time, as ranks of a stage run in lock-step; the mean energy), ``memory_frequency`` (only the highest is used),
-``throttled`` (counted in the provenance), ``time_std``, ``energy_std``, ``samples`` (checked, not used). A further column that says the same in
-every row is kept as a fact in the profile's provenance; one that varies is named under ``ignored_columns``.
+Optional columns: ``position`` (rows of the first and last microbatch are left out: the plan needs the steady ones), ``rank``
+(the slowest rank's time, as ranks of a stage run in lock-step; the mean energy), ``memory_frequency`` (only the highest is
+used), ``throttled`` (counted in the provenance), ``time_std``, ``energy_std``, ``samples`` (checked, not used). A further column
+that says the same in every row is kept as a fact in the profile's provenance; one that varies is named under
+``ignored_columns``.
 """
 
 import csv

@@ -76,7 +76,9 @@ def _curve(profile: Profile, stage: int, chunk: int, instruction: str, chunks: i
     whole = profile.curves.get((stage, -1, instruction))
     if whole is None:
         where = f"stage {stage}" + (f", chunk {chunk}" if chunk >= 0 else "")
-        raise UserError(f"the profile has no {instruction} of {where} (it has {_stages(profile, instruction)}): add its rows or plan what it covers")
+        raise UserError(
+            f"the profile has no {instruction} of {where} (it has {_stages(profile, instruction)}): add its rows or plan what it covers"
+        )
     share = 1.0 / chunks if chunk >= 0 else 1.0
     return Curve(whole.clock_mhz, whole.time_s * share, whole.energy_j * share)
 
