@@ -5,9 +5,10 @@ import dataclasses
 import json
 
 from megatron_energy.cli.output import print_plan, summary_of
-from megatron_energy.cli.pipeline_options import add_profile_options, job_of
+from megatron_energy.cli.pipeline_options import Job, add_profile_options, job_of
 from megatron_energy.errors import UserError
-from megatron_energy.pipeline.schedule import P2P_MODES
+from megatron_energy.pipeline.schedule import P2P_MODES, P2pMode, Schedule
+from megatron_energy.planning.plan import Plan
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -27,22 +28,57 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def handler(args: argparse.Namespace) -> int:
     """Load, replay and print."""
-    from megatron_energy.planning.assemble import expectation
     from megatron_energy.planning.plan import load_plan
-    from megatron_energy.planning.requests import clock_columns
 
     plan = load_plan(args.plan)
-    schedule = dataclasses.replace(plan.schedule, p2p=args.p2p) if args.p2p else plan.schedule
-    job = job_of(args, schedule, plan.gpus // plan.schedule.stages)
+    job = _job(args, plan)
+    replayed = _replayed(args.plan, plan, job)
+    interpolated_mhz = job.unmeasured(plan.clocks_mhz)
+    if args.json:
+        print(json.dumps(summary_of(replayed, interpolated_mhz)))
+    else:
+        print_plan(replayed, interpolated_mhz)
+    return 0
+
+
+def _job(args: argparse.Namespace, plan: Plan) -> Job:
+    """The plan's job on this profile, at the measured clocks and at those of the plan that lie between them."""
+    power_w = plan.provenance.get("blocking_power_w")
+    job = job_of(
+        args,
+        _schedule(plan.schedule, args.p2p),
+        plan.gpus // plan.schedule.stages,
+        slowdown=plan.slowdown,
+        straggler=plan.straggler,
+        blocking_power_w=power_w if isinstance(power_w, float) else None,
+    )
+    between = job.unmeasured(plan.clocks_mhz)
+    low_mhz, high_mhz = min(job.measured_mhz), max(job.measured_mhz)
+    outside = [mhz for mhz in between if not low_mhz <= mhz <= high_mhz]
+    if outside:
+        raise UserError(
+            f"{args.plan} uses {outside[0]} MHz, but {args.profile} has measured {low_mhz} to {high_mhz} MHz: "
+            "replay with the profile that the plan was made from"
+        )
+    return job.at_clocks(between) if between else job
+
+
+def _schedule(planned: Schedule, p2p: P2pMode | None) -> Schedule:
+    if p2p is None:
+        return planned
+    flush = planned.warmup_flush and p2p in ("overlap", "overlap-wait")  # the other modes have none
+    return dataclasses.replace(planned, p2p=p2p, warmup_flush=flush)
+
+
+def _replayed(path: str, plan: Plan, job: Job) -> Plan:
+    from megatron_energy.planning.assemble import expectation
+    from megatron_energy.planning.requests import clock_columns
+
     try:
         clocks = clock_columns(job.problem.graph, job.problem.tables.clock_mhz, plan.units)
     except KeyError as error:
-        raise UserError(f"{args.plan} begins a segment at {error.args[0]}, which its schedule does not have: make the plan again") from error
-    except ValueError as error:
-        raise UserError(f"{args.plan} uses {error} MHz, which {args.profile} has not measured: replay with the profile it was made from") from error
-    replayed = dataclasses.replace(plan, schedule=schedule, expected=expectation(job.problem, clocks))
-    if args.json:
-        print(json.dumps(summary_of(replayed)))
-    else:
-        print_plan(replayed, None)
-    return 0
+        kind, chunk, microbatch = error.args[0]
+        raise UserError(
+            f"{path} begins a segment at {kind} {microbatch} of chunk {chunk}, which its schedule does not have: make the plan again"
+        ) from error
+    return dataclasses.replace(plan, schedule=job.schedule, expected=expectation(job.problem, clocks))

@@ -134,6 +134,11 @@ class Plan:
         return self.layout["tensor"] * self.layout["context"] * self.layout["data"] * self.layout["pipeline"]
 
     @property
+    def clocks_mhz(self) -> set[int]:
+        """Every clock that any segment uses."""
+        return {segment.clock_mhz for unit in self.units for segment in unit.segments}
+
+    @property
     def switches_mean(self) -> float:
         """Switches per GPU and iteration, mean."""
         return sum(u.switches for u in self.units) / len(self.units)
