@@ -21,9 +21,12 @@ from typing import Any
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning.typed import build
 
 SCHEMA = "megatron-energy/plan"
 VERSION = 1
+LAYOUT = ("tensor", "context", "expert", "data", "pipeline")
+"""The parallel sizes that a plan names."""
 
 
 @dataclass(frozen=True)
@@ -192,24 +195,21 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         raise UserError(f"{path} has plan version {body.get('version')}, this release reads {VERSION}: make the plan again")
     try:
         return _parsed(body)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}): make the plan again") from error
+    except (ValueError, UserError) as error:
+        raise UserError(f"{path} is damaged ({error}): make the plan again") from error
 
 
 def _parsed(body: Mapping[str, Any]) -> Plan:
-    fields = {key: value for key, value in body.items() if key not in ("schema", "version")}
-    units = [
-        UnitPlan(
-            stage=int(u["stage"]),
-            segments=tuple(Segment(**s) for s in u["segments"]),
-            requests=tuple(TransitionRequest(**r) for r in u["requests"]),
-        )
-        for u in fields.pop("units")
-    ]
-    schedule, expected = Schedule(**fields.pop("schedule")), Expectation(**fields.pop("expected"))
-    plan = Plan(schedule=schedule, expected=expected, units=tuple(units), **fields)
-    if sorted(u.stage for u in units) != list(range(schedule.stages)) or not all(u.segments for u in units):
-        raise ValueError("not one list of segments per stage")
+    plan = build(Plan, {key: value for key, value in body.items() if key not in ("schema", "version")})
+    if sorted(u.stage for u in plan.units) != list(range(plan.schedule.stages)) or not all(u.segments for u in plan.units):
+        raise ValueError("units: not one list of segments per stage")
+    for name in LAYOUT:
+        if plan.layout.get(name, 0) < 1:
+            raise ValueError(f"layout.{name}: must be there and at least 1")
+    if plan.layout["pipeline"] != plan.schedule.stages:
+        raise ValueError("layout.pipeline and schedule.stages differ")
+    if min(plan.clocks_mhz) <= 0:
+        raise ValueError("units: a clock must be above zero")
     return plan
 
 
