@@ -89,28 +89,38 @@ class LatencyProbe:
 
     def measure(
         self,
-        rounds: int = 20,
+        rounds: int = 10,
         barrier: Callable[[], None] | None = None,
         gpus_on_node: int = 1,
+        turn: int = 0,
         rounds_together: int = 10,
         timeout_s: float = 0.5,
         poll_s: float = 0.0005,
     ) -> SwitchingLatency:
         """Switch down and up ``rounds`` times alone and ``rounds_together`` times with the node's other GPUs; then release.
 
+        Takes about half a second per GPU of the node.
+
         Args:
             rounds: at least 2; even numbers switch up as often as down.
             barrier: waits for the node's other processes, which call this at the same time; None: not measured together.
-            gpus_on_node: see :class:`SwitchingLatency`.
+            gpus_on_node: see :class:`SwitchingLatency`; as many processes must meet at the barrier.
+            turn: this process's number on the node, from 0 on: the processes are alone one after another.
             rounds_together: see above.
             timeout_s: how long to wait for a clock to be in force.
             poll_s: between two readings.
 
         Raises GpuError and its kinds when the GPU cannot be read or controlled.
         """
+        if not 0 <= turn < gpus_on_node:
+            raise ValueError(f"turn {turn} of {gpus_on_node} GPUs")
         self._notes = []
         try:
-            calls_s, reported_s, kernels_s = self._alone(max(rounds, 2), timeout_s, poll_s)
+            for number in range(gpus_on_node if barrier is not None else 1):
+                if barrier is not None:
+                    barrier()
+                if barrier is None or number == turn:
+                    calls_s, reported_s, kernels_s = self._alone(max(rounds, 2), timeout_s, poll_s)
             together_s = self._together(barrier, rounds_together)
         finally:
             self._actuator.release()

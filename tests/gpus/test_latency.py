@@ -62,9 +62,11 @@ class BehindOthers(NvmlActuator):
         super().__init__(NvmlGpu(node.gpus[0].uuid))
         self._others = node.gpus[1:]
         self._together = False
+        self.barriers = 0
 
     def barrier(self) -> None:
-        self._together = True
+        self.barriers += 1
+        self._together = self.barriers > 4  # first each of the four is alone once
 
     def set_max_clock(self, clock_mhz: int) -> None:
         for gpu in self._others if self._together else []:
@@ -76,7 +78,8 @@ def test_the_node_together(emulated: EmulatedNode) -> None:
     emulated.gpus[0].set_load(0.5)
     actuator = BehindOthers(emulated)
     probe = LatencyProbe(actuator, NvmlGpu(emulated.gpus[0].uuid), (1410, 900), None, emulated.clock, emulated.clock.sleep)
-    found = probe.measure(rounds=4, barrier=actuator.barrier, gpus_on_node=4, rounds_together=6)
+    found = probe.measure(rounds=4, barrier=actuator.barrier, gpus_on_node=4, turn=2, rounds_together=6)
+    assert actuator.barriers == 4 + 6
     assert found.call_s.p99_s == pytest.approx(CALL_S)
     assert found.together_s is not None
     assert (found.together_s.samples, found.together_s.p99_s) == (6, pytest.approx(4 * CALL_S))
@@ -108,6 +111,8 @@ def test_clocks_must_be_apart(emulated: EmulatedNode) -> None:
     gpu = NvmlGpu(emulated.gpus[0].uuid)
     with pytest.raises(ValueError, match="clearly lower"):
         LatencyProbe(NvmlActuator(gpu), gpu, (1410, 1395))
+    with pytest.raises(ValueError, match="turn 4 of 4 GPUs"):
+        probe_of(emulated).measure(gpus_on_node=4, turn=4)
 
 
 def test_the_slowest_gpu_of_a_job_decides() -> None:
