@@ -72,8 +72,8 @@ def print_plan(plan: Plan, interpolated_mhz: Sequence[int] = (), path: str | Non
     console.width = max(console.width, NARROWEST)
     s = plan.schedule
     chunks = f" x {s.chunks} chunks" if s.interleaved else ""
-    gpus = f"{plan.gpus} GPU{'s' if plan.gpus > 1 else ''}"
-    console.print(f"[bold]{plan.policy}[/bold] plan for {gpus}: {s.stages} stages{chunks}, {s.microbatches} microbatches, p2p {s.p2p}")
+    pipeline = f"{_counted(s.stages, 'stage')}{chunks}, {_counted(s.microbatches, 'microbatch')}, p2p {s.p2p}"
+    console.print(f"[bold]{plan.policy}[/bold] plan for {_counted(plan.gpus, 'GPU')}: {pipeline}")
     if plan.provenance.get("emulated"):
         console.print("All figures are emulated: the profile was learned on emulated GPUs.")
     console.print()
@@ -88,20 +88,29 @@ def print_plan(plan: Plan, interpolated_mhz: Sequence[int] = (), path: str | Non
         console.print(f"written to {path}", soft_wrap=True)
 
 
+def _counted(count: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count} {noun if count == 1 else plural}"
+
+
 def _figures(plan: Plan) -> Table:
     e = plan.expected
     table = Table(box=None, pad_edge=False)
     for heading in ("", "baseline", "plan", "change"):
         table.add_column(heading, justify="right" if heading else "left")
-    slowdown = f"{e.slowdown_percent:+.3f}%"
+    slowdown = f"{_signed(e.slowdown_percent, 3)}%"
     if plan.straggler > 1:  # the slower replica decides when the iteration ends
         straggler_s = plan.straggler * e.baseline_iteration_s
         table.add_row("this replica ends, s", _seconds(e.baseline_iteration_s), _seconds(e.iteration_s))
         table.add_row("all replicas end, s", _seconds(straggler_s), _seconds(max(e.iteration_s, straggler_s)), slowdown)
     else:
         table.add_row("iteration, s", _seconds(e.baseline_iteration_s), _seconds(e.iteration_s), slowdown)
-    table.add_row("energy, J", f"{e.baseline_energy_j:,.1f}", f"{e.energy_j:,.1f}", f"{-e.saved_percent:+.2f}%")
+    table.add_row("energy, J", f"{e.baseline_energy_j:,.1f}", f"{e.energy_j:,.1f}", f"{_signed(-e.saved_percent, 2)}%")
     return table
+
+
+def _signed(percent: float, digits: int) -> str:
+    return f"{round(percent, digits) + 0.0:+.{digits}f}"  # adding zero turns -0.0 into 0.0
 
 
 def _seconds(time_s: float) -> str:

@@ -3,11 +3,14 @@
 import argparse
 import json
 import time
+from typing import TYPE_CHECKING
 
 from megatron_energy import __version__
-from megatron_energy.cli.output import check_writable, print_plan, summary_of
-from megatron_energy.cli.pipeline_options import Job, add_pipeline_options, add_profile_options, job_of, real, schedule_of, whole
-from megatron_energy.planning.plan import Plan
+from megatron_energy.cli.pipeline_options import add_pipeline_options, add_profile_options, real, schedule_of, whole
+
+if TYPE_CHECKING:
+    from megatron_energy.cli.job import Job
+    from megatron_energy.planning.plan import Plan
 
 POLICIES = ("segments", "operations", "stages", "uniform", "maximum")
 
@@ -37,6 +40,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def handler(args: argparse.Namespace) -> int:
     """Make, write and print the plan."""
+    from megatron_energy.cli.job import job_of
+    from megatron_energy.cli.output import check_writable, print_plan, summary_of
+
     schedule = schedule_of(args)
     job = job_of(args, schedule, args.tensor * args.data, slowdown=args.slowdown, straggler=args.straggler)
     if args.clock_step is not None:
@@ -54,7 +60,7 @@ def handler(args: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(args: argparse.Namespace, job: Job) -> Plan:
+def _plan(args: argparse.Namespace, job: "Job") -> "Plan":
     from megatron_energy.planning.assemble import Purpose, assemble
     from megatron_energy.planning.policies import solve
 

@@ -3,12 +3,15 @@
 import argparse
 import dataclasses
 import json
+from typing import TYPE_CHECKING
 
-from megatron_energy.cli.output import print_plan, summary_of
-from megatron_energy.cli.pipeline_options import Job, add_profile_options, job_of
+from megatron_energy.cli.pipeline_options import add_profile_options
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import P2P_MODES, P2pMode, Schedule
-from megatron_energy.planning.plan import Plan
+
+if TYPE_CHECKING:
+    from megatron_energy.cli.job import Job
+    from megatron_energy.planning.plan import Plan
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -28,6 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def handler(args: argparse.Namespace) -> int:
     """Load, replay and print."""
+    from megatron_energy.cli.output import print_plan, summary_of
     from megatron_energy.planning.plan import load_plan
 
     plan = load_plan(args.plan)
@@ -41,8 +45,10 @@ def handler(args: argparse.Namespace) -> int:
     return 0
 
 
-def _job(args: argparse.Namespace, plan: Plan) -> Job:
+def _job(args: argparse.Namespace, plan: "Plan") -> "Job":
     """The plan's job on this profile, at the measured clocks and at those of the plan that lie between them."""
+    from megatron_energy.cli.job import job_of
+
     power_w = plan.provenance.get("blocking_power_w")
     job = job_of(
         args,
@@ -70,7 +76,7 @@ def _schedule(planned: Schedule, p2p: P2pMode | None) -> Schedule:
     return dataclasses.replace(planned, p2p=p2p, warmup_flush=flush)
 
 
-def _replayed(path: str, plan: Plan, job: Job) -> Plan:
+def _replayed(path: str, plan: "Plan", job: "Job") -> "Plan":
     from megatron_energy.planning.assemble import expectation
     from megatron_energy.planning.requests import clock_columns
 

@@ -1,0 +1,91 @@
+"""What the planning commands work on: a profile on a schedule. Loaded by the commands when they run: it takes SciPy."""
+
+import argparse
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from megatron_energy.errors import UserError
+from megatron_energy.pipeline.build import build_graph
+from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning.problem import Problem
+from megatron_energy.profiles.curves import interpolate_profile
+from megatron_energy.profiles.files import load_profile
+from megatron_energy.profiles.profile import Profile
+from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
+
+
+@dataclass(frozen=True)
+class Job:
+    """A profile on a schedule, and the problem they make.
+
+    Attributes:
+        schedule: the schedule that the graph was built from.
+        profile: as measured, or with further clocks.
+        problem: graph, tables and deadline.
+        measured_mhz: clocks that the profile measured for every operation.
+    """
+
+    schedule: Schedule
+    profile: Profile
+    problem: Problem
+    measured_mhz: tuple[int, ...]
+
+    def at_clocks(self, clocks_mhz: Iterable[int]) -> "Job":
+        """The same with further clocks, interpolated between the measured ones; those outside of their range are left out."""
+        wanted = sorted({*clocks_mhz, *self.measured_mhz})
+        tables = build_tables(self.problem.graph, interpolate_profile(self.profile, wanted), self.schedule.chunks)
+        return dataclasses.replace(self, problem=dataclasses.replace(self.problem, tables=tables))
+
+    def unmeasured(self, clocks_mhz: Iterable[int]) -> tuple[int, ...]:
+        """Those of ``clocks_mhz`` that were not measured, lowest first."""
+        return tuple(sorted(set(clocks_mhz) - set(self.measured_mhz)))
+
+
+def job_of(
+    args: argparse.Namespace,
+    schedule: Schedule,
+    gpus_per_unit: int,
+    *,
+    slowdown: float,
+    straggler: float,
+    blocking_power_w: float | None = None,
+) -> Job:
+    """Load the profile and set up the problem.
+
+    Args:
+        args: what :func:`~megatron_energy.cli.pipeline_options.add_profile_options` parsed.
+        schedule: the schedule.
+        gpus_per_unit: GPUs per pipeline stage.
+        slowdown: permitted, 0.01 is one percent.
+        straggler: how much longer than the baseline another replica takes, 1 or more.
+        blocking_power_w: for want of a figure in the options and in the profile.
+
+    Raises:
+        UserError: a profile that does not fit or has no energy in it, or no blocking power.
+    """
+    profile = load_profile(args.profile, args.profile_scale)
+    graph = build_graph(
+        schedule,
+        transfer_s=transfer_time_s(profile),
+        grad_sync=has_instruction(profile, "grad-sync"),
+        optimizer=has_instruction(profile, "optimizer"),
+    )
+    tables = build_tables(graph, profile, schedule.chunks)
+    problem = Problem(graph, tables, _blocking_power_w(args, profile, blocking_power_w), gpus_per_unit, slowdown, straggler)
+    if not problem.baseline_energy_j > 0:
+        raise UserError(f"{args.profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
+    return Job(schedule, profile, problem, tuple(int(mhz) for mhz in tables.clock_mhz))
+
+
+def _blocking_power_w(args: argparse.Namespace, profile: Profile, otherwise_w: float | None) -> float:
+    if args.blocking_power is not None:
+        return float(args.blocking_power)
+    if args.gpu is not None:
+        from megatron_energy.emulation.catalog import load
+
+        return load(args.gpu).blocking_power_w
+    power_w = profile.blocking_power_w if profile.blocking_power_w is not None else otherwise_w
+    if power_w is None:
+        raise UserError("the profile has no blocking power: give --blocking-power W, or --gpu NAME to take the catalog's")
+    return power_w
