@@ -65,7 +65,7 @@ class Controls:
         self.trouble: dict[str, Trouble] = {}
         self._store = store
         self._log = log
-        self._clock = clock
+        self.clock = clock
         self._requested_mhz: dict[str, int] = {}
 
     def changed(self) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class Controls:
 
     def retry(self) -> None:
         """Try again what is due."""
-        now_s = self._clock()
+        now_s = self.clock()
         for uuid in [uuid for uuid, trouble in self.trouble.items() if trouble.due_s <= now_s]:
             self.restore(uuid)
 
@@ -205,19 +205,19 @@ class Controls:
             return
         attempts = before.attempts + 1 if before else 1
         wait_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempts - 1, 16))
-        self.trouble[uuid] = Trouble(attempts, self._clock() + wait_s, problem)
+        self.trouble[uuid] = Trouble(attempts, self.clock() + wait_s, problem)
         if before is None or before.reason != problem:
             self._log("restore-failed", gpu=uuid, reason=problem)
 
 
-def restore_for(controls: Controls, longest_s: float) -> dict[str, str]:
+def restore_for(controls: Controls, longest_s: float, sleep: Callable[[float], None] = time.sleep) -> dict[str, str]:
     """Restore everything, trying again for some time. Returns what could not be restored: UUID -> reason."""
     for uuid in controls.changed():
         if uuid not in controls.trouble:
             controls.restore(uuid)
-    end_s = time.monotonic() + longest_s
+    end_s = controls.clock() + longest_s
     while controls.trouble and controls.next_retry_s() < end_s:
-        time.sleep(max(0.0, controls.next_retry_s() - time.monotonic()))
+        sleep(max(0.0, controls.next_retry_s() - controls.clock()))
         controls.retry()
     return {uuid: trouble.reason for uuid, trouble in controls.trouble.items()}
 

@@ -1,0 +1,318 @@
+"""clockd as a process, and the many ways in which it or its clients can end."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from megatron_energy.clockd.errors import Busy, ConnectionLost, Denied, LeaseEnded, Unavailable
+from tests.clockd.host import EVERYTHING, Host, hold, kill_group, wait_until
+
+AS_FOUND = ((0, 0), 300_000)
+
+
+def state(host: Host, index: int = 0) -> tuple[tuple[int, int], int]:
+    return host.locked(index), host.limit_mw(index)
+
+
+def test_modes_of_socket_and_state(host: Host) -> None:
+    host.start()
+    assert stat.S_IMODE(host.socket.stat().st_mode) == 0o666
+    assert stat.S_IMODE(host.state.stat().st_mode) == 0o700
+    with host.client() as client:
+        client.lease(host.uuids[:1]).set_max_clock(host.uuids[0], 1200)
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [*host.state.iterdir(), host.audit]}
+    assert modes == {"clockd-lock": 0o600, "clockd-state.json": 0o600, "audit.jsonl": 0o600}
+
+
+def test_a_socket_group_closes_the_socket_to_others(new_host: Callable[..., Host]) -> None:
+    host = new_host(f"[clockd]\nsocket_group = {os.getgid()}\n" + EVERYTHING)
+    host.start()
+    facts = host.socket.stat()
+    assert (stat.S_IMODE(facts.st_mode), facts.st_gid) == (0o660, os.getgid())
+
+
+def test_a_lease_from_begin_to_end(host: Host) -> None:
+    host.set_limit_mw(0, 300_000)
+    host.start()
+    gpu = host.uuids[0]
+    with host.client() as client:
+        assert client.hello["emulated"] is True
+        lease = client.lease([gpu])
+        lease.set_max_clock(gpu, 1200)
+        assert host.locked(0) == (210, 1200)  # an idle GPU may fall to its lowest clock
+        lease.set_power_limit(gpu, 250.0)
+        assert host.limit_mw(0) == 250_000
+        saved = json.loads((host.state / "clockd-state.json").read_text())["gpus"]
+        assert saved == {gpu: {"clocks": True, "power_limit_mw": 300_000, "own_limits_mw": [250_000]}}
+        assert lease.release() == {}
+        assert state(host) == AS_FOUND
+        with pytest.raises(LeaseEnded, match="it was released"):
+            lease.set_max_clock(gpu, 1200)
+    assert json.loads((host.state / "clockd-state.json").read_text())["gpus"] == {}
+    assert [event["why"] for event in host.events("lease-ended")] == ["it was released"]
+
+
+def test_a_killed_holder(host: Host) -> None:
+    host.set_limit_mw(0, 300_000)
+    host.start()
+    holder = hold(host, host.uuids[0])
+    assert state(host) == ((210, 1200), 250_000)
+    holder.kill()
+    wait_until(lambda: state(host) == AS_FOUND, "restored")
+
+
+def test_a_forked_child_that_keeps_the_socket_does_not_delay_the_restore(host: Host) -> None:
+    host.set_limit_mw(0, 300_000)
+    host.start()
+    holder = hold(host, host.uuids[0], fork=True)
+    holder.kill()  # the child sleeps for a minute
+    wait_until(lambda: state(host) == AS_FOUND, "restored", longest_s=10.0)
+    assert host.events("lease-ended")[-1]["why"] == "its process has ended"
+    kill_group(holder)
+
+
+def test_a_lease_that_is_not_renewed(host: Host) -> None:
+    host.start()
+    gpu = host.uuids[0]
+    with host.client() as client:
+        lease = client.lease([gpu], ttl_s=1.0)
+        lease.set_max_clock(gpu, 1200)
+        wait_until(lambda: host.locked() == (0, 0), "restored")
+        with pytest.raises(LeaseEnded, match="not renewed for 1 s"):
+            lease.renew()
+        with pytest.raises(LeaseEnded, match="not renewed for 1 s"):
+            lease.set_max_clock(gpu, 1200)
+    assert host.locked() == (0, 0)
+
+
+def test_sigterm_restores_before_clockd_exits(host: Host) -> None:
+    host.set_limit_mw(0, 300_000)
+    daemon = host.start()
+    with host.client() as client:
+        lease = client.lease(host.uuids[:2])
+        lease.set_max_clock(host.uuids[0], 1200)
+        lease.set_power_limit(host.uuids[0], 200.0)
+        lease.set_max_clock(host.uuids[1], 900)
+        daemon.terminate()
+        assert daemon.wait(20) == 0
+        assert (state(host), host.locked(1)) == (AS_FOUND, (0, 0))
+        assert not host.socket.exists()
+        with pytest.raises(ConnectionLost):
+            lease.renew()
+        with pytest.raises(ConnectionLost, match="connect anew"):  # never silently anew
+            lease.renew()
+
+
+def test_a_killed_clockd_is_made_up_for_by_the_next(host: Host) -> None:
+    host.set_limit_mw(0, 300_000)
+    daemon = host.start()
+    holder = hold(host, host.uuids[0])
+    daemon.kill()
+    daemon.wait()
+    assert state(host) == ((210, 1200), 250_000)
+    host.start()  # the holder lives, but its lease has gone with the clockd it had it from
+    assert state(host) == AS_FOUND
+    assert host.events("found-unrestored")[-1]["gpus"] == host.uuids[:1]
+    holder.kill()
+
+
+def test_both_killed(host: Host) -> None:
+    host.set_limit_mw(0, 300_000)
+    daemon = host.start()
+    holder = hold(host, host.uuids[0], fork=True)
+    daemon.kill()
+    holder.kill()
+    daemon.wait()
+    host.start()
+    assert state(host) == AS_FOUND
+    kill_group(holder)
+
+
+def test_restoring_without_a_daemon(host: Host) -> None:
+    host.set_limit_mw(0, 300_000)
+    daemon = host.start()
+    hold(host, host.uuids[0])
+    daemon.kill()
+    daemon.wait()
+    restore = host.python("-m", "megatron_energy.clockd", "restore", *host.files, stdout=subprocess.PIPE)
+    assert restore.communicate()[0] == f"{host.uuids[0]} restored\n"
+    assert (restore.returncode, state(host)) == (0, AS_FOUND)
+
+
+def test_a_second_clockd_is_refused(host: Host) -> None:
+    host.start()
+    second = host.python("-m", "megatron_energy.clockd", "run", *host.files, stderr=subprocess.PIPE)
+    assert second.communicate()[1] == f"error: clockd is already running with the state directory {host.state}\n"
+    assert second.returncode == 2
+    with host.client():
+        pass  # the first one still has its socket
+
+
+def test_the_sites_clocks_are_what_is_restored(new_host: Callable[..., Host]) -> None:
+    host = new_host("[site]\nclocks_mhz = 300-1200\n" + EVERYTHING)
+    daemon = host.start()
+    gpu = host.uuids[0]
+    with host.client() as client:
+        lease = client.lease([gpu])
+        assert lease.gpus[gpu]["clocks_mhz"] == [300, 1200]
+        with pytest.raises(Denied, match="300 to 1200 MHz"):
+            lease.set_max_clock(gpu, 1410)
+        lease.set_max_clock(gpu, 900)
+        assert host.locked() == (300, 900)
+        # Even a clockd that can no longer read its rules knows it after a kill.
+        daemon.kill()
+        daemon.wait()
+    host.write_rules("[site\n")
+    host.start()
+    assert host.locked() == (300, 1200)
+
+
+def test_unusable_rules_deny_everything_and_say_so(new_host: Callable[..., Host]) -> None:
+    host = new_host("[rule everybody]\nusers = *\ngpus = all\nclock_mhz = 210-1410\n")
+    host.start()
+    with host.client() as client:
+        assert "[rule everybody] has an unknown key clock_mhz" in client.hello["rules"]
+        with pytest.raises(Denied, match="everything is denied: .* unknown key clock_mhz"):
+            client.lease(host.uuids[:1])
+
+
+def test_a_reload_ends_what_the_rules_no_longer_grant(host: Host) -> None:
+    daemon = host.start()
+    first, second = host.uuids[:2]
+    with host.client() as client:
+        kept, ended = client.lease([first]), client.lease([second])
+        ended.set_max_clock(second, 900)
+        host.write_rules(EVERYTHING.replace("gpus = all", f"gpus = {first}"))
+        daemon.send_signal(signal.SIGHUP)
+        wait_until(lambda: host.locked(1) == (0, 0), "restored")
+        kept.renew()
+        with pytest.raises(LeaseEnded, match="no rule lets user"):
+            ended.renew()
+        host.rules.chmod(0o666)
+        daemon.send_signal(signal.SIGHUP)
+        wait_until(lambda: client.hello["operator"] and client.request("hello")["rules"], "the rules are refused")
+        with pytest.raises(LeaseEnded, match="cannot use its rules file"):
+            kept.renew()
+        with pytest.raises(Denied, match="can be written by others"):
+            client.lease([first])
+
+
+def test_a_client_that_does_not_read_blocks_nobody(host: Host) -> None:
+    host.start()
+    gpu = host.uuids[0]
+    with host.client() as client, socket.socket(socket.AF_UNIX) as stalled:
+        stalled.connect(str(host.socket))
+        stalled.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:  # until its own socket is full
+                stalled.send(b'{"op":"status"}\n' * 100)
+        lease = client.lease([gpu])
+        for max_mhz in (1200, 1410):
+            lease.set_max_clock(gpu, max_mhz)
+        assert host.locked() == (210, 1410)
+        wait_until(lambda: _closed(stalled), "the stalled client is dropped")
+        lease.renew()
+
+
+def _closed(link: socket.socket) -> bool:
+    try:
+        link.send(b'{"op":"status"}\n')
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def test_two_hundred_connections_at_once(host: Host) -> None:
+    host.start()
+    clients = [host.client() for _ in range(200)]
+    try:
+        assert {client.request("hello")["pid"] for client in clients} == {os.getpid()}
+        clients[0].lease(host.uuids[:1])
+        with pytest.raises(Busy, match=f"leased by process {os.getpid()}"):
+            clients[199].lease(host.uuids[:1])
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_a_gpu_that_cannot_be_restored_is_tried_again(host: Host) -> None:
+    """NVML fails three times: the operator sees it, nobody gets the GPU meanwhile, and in the end it is restored."""
+    host.environment["MEGATRON_ENERGY_EMULATED_FAULTS"] = json.dumps(
+        [{"fault": "fail", "function": "nvmlDeviceResetGpuLockedClocks", "error": "TIMEOUT", "times": 3}]
+    )
+    host.start()
+    gpu = host.uuids[0]
+    with host.client() as client:
+        lease = client.lease([gpu])
+        lease.set_max_clock(gpu, 900)
+        assert "nvmlDeviceResetGpuLockedClocks" in lease.release()[gpu]
+        with pytest.raises(Busy, match="could not be restored yet: nvmlDeviceResetGpuLockedClocks"):
+            client.lease([gpu])
+        (trouble,) = [entry["unrestored"] for entry in client.status()["gpus"] if entry["uuid"] == gpu]
+        assert trouble["attempts"] >= 1
+        wait_until(lambda: host.locked() == (0, 0), "restored")
+        wait_until(lambda: "unrestored" not in client.status()["gpus"][0], "no more trouble")
+        client.lease([gpu])
+    assert host.events("restored")[0]["attempts"] == 4
+
+
+def test_an_operator_restores_and_releases_from_outside(host: Host) -> None:
+    host.start()
+    with host.client() as client, host.client() as operator:
+        lease = client.lease(host.uuids[:2])
+        lease.set_max_clock(host.uuids[0], 900)
+        assert operator.restore() == {"restored": [host.uuids[0]], "unrestored": {}}
+        assert host.locked() == (0, 0)
+        with pytest.raises(LeaseEnded, match="an operator restored the GPU"):
+            lease.renew()
+        # Named GPUs are reset whatever clockd knows of them: a lock that somebody else left.
+        with host.node.edit(3) as record:
+            record.locked_min_mhz, record.locked_max_mhz = 210, 600
+        assert operator.restore(host.uuids[3:])["restored"] == host.uuids[3:]
+        assert host.locked(3) == (0, 0)
+        client.lease(host.uuids[:1]).set_max_clock(host.uuids[0], 900)
+        assert operator.evict(host.uuids[:1])["released"] == host.uuids[:1]
+        assert host.locked() == (0, 0)
+
+
+def test_an_unreachable_socket(host: Host) -> None:
+    with pytest.raises(Unavailable, match="no clockd at .*: start it"):
+        host.client()
+    daemon = host.start()
+    daemon.kill()
+    daemon.wait()
+    with pytest.raises(Unavailable, match="no clockd at .*: start it"):
+        host.client()
+
+
+def test_a_split_gpu_is_not_lent(host: Host) -> None:
+    host.start()
+    with host.node.edit(0) as record:
+        record.mig_instances = 2
+    with host.client() as client, pytest.raises(Denied, match="split by MIG"):
+        client.lease(host.uuids[:1])
+
+
+def test_idle_clockd_waits(host: Host) -> None:
+    """It must not spin: with a lease and a connection it takes (nearly) no processor time."""
+    daemon = host.start()
+    with host.client() as client:
+        client.lease(host.uuids[:1])
+        before = _ticks(daemon.pid)
+        time.sleep(0.5)
+        assert _ticks(daemon.pid) - before <= 2  # of 10 ms each
+
+
+def _ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
