@@ -15,6 +15,14 @@ CHANNELS = {  # transfer: what is sent, whether it is a send, distance of the ot
 }
 
 
+def channel_of(unit, transfer, stages):
+    """(what, from stage, to stage, replica) of a unit's transfer, and whether the unit is its sender."""
+    what, is_send, distance = CHANNELS[transfer]
+    stage, replica = unit
+    other = (stage + distance) % stages
+    return (what, *((stage, other) if is_send else (other, stage)), replica), is_send
+
+
 def simulate(programs, durations, transfer_s=0.0):
     """Run all units at once.
 
@@ -40,24 +48,18 @@ def simulate(programs, durations, transfer_s=0.0):
             arrivals = gathered[kind, unit[0] if kind == "GradSync" else None]
             arrivals[unit] = now[unit]
             return max(arrivals.values()) if len(arrivals) == len(others(unit, kind)) else None
-        what, is_send, distance = CHANNELS[step.transfer]
-        stage, replica = unit
-        other = (stage + distance) % stages
-        ends = (stage, other) if is_send else (other, stage)
-        posts = [channels[(what, *ends, replica, side)] for side in (True, False)]
+        channel, _ = channel_of(unit, step.transfer, stages)
+        posts = [channels[(*channel, side)] for side in (True, False)]
         if min(len(side) for side in posts) <= step.index:
             return None
         return max(now[unit], max(side[step.index] for side in posts) + transfer_s)
 
     def advance(unit, step):
         if type(step).__name__ == "Post":
-            what, is_send, distance = CHANNELS[step.transfer]
-            stage, replica = unit
-            other = (stage + distance) % stages
-            ends = (stage, other) if is_send else (other, stage)
-            channel = channels[(what, *ends, replica, is_send)]
-            assert len(channel) == step.index
-            channel.append(now[unit])
+            channel, is_send = channel_of(unit, step.transfer, stages)
+            posts = channels[(*channel, is_send)]
+            assert len(posts) == step.index
+            posts.append(now[unit])
             return True
         time = ready(unit, step)
         if time is None:
