@@ -15,7 +15,10 @@ LEASE = "0123456789abcdef"
         ('{"op":"lease","gpus":["GPU-a","GPU-b"],"ttl_s":60}', Request("lease", gpus=("GPU-a", "GPU-b"), ttl_s=60.0)),
         (f'{{"op":"clock","lease":"{LEASE}","gpu":"GPU-a","max_mhz":900}}', Request("clock", lease=LEASE, gpus=("GPU-a",), max_mhz=900)),
         (f'{{"op":"clock","lease":"{LEASE}","gpu":"GPU-a","max_mhz":null}}', Request("clock", lease=LEASE, gpus=("GPU-a",))),
-        (f'{{"op":"power","lease":"{LEASE}","gpu":"GPU-a","limit_w":250.5}}', Request("power", lease=LEASE, gpus=("GPU-a",), limit_mw=250_500)),
+        (
+            f'{{"op":"power","lease":"{LEASE}","gpu":"GPU-a","limit_w":250.5}}',
+            Request("power", lease=LEASE, gpus=("GPU-a",), limit_mw=250_500),
+        ),
         (f'{{"op":"renew","lease":"{LEASE}"}}', Request("renew", lease=LEASE)),
         ('{"op":"restore","gpus":null}', Request("restore")),
     ],

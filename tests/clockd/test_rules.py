@@ -148,6 +148,11 @@ def test_what_is_no_text_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "long").write_bytes(b"#" * (1 << 21))
-    for name, complaint in [("fifo", "is not a file"), ("binary", "not text in UTF-8"), ("long", "longer than"), (".", "not a file|Is a dir")]:
+    for name, complaint in [
+        ("fifo", "is not a file"),
+        ("binary", "not text in UTF-8"),
+        ("long", "longer than"),
+        (".", "not a file|Is a dir"),
+    ]:
         with pytest.raises(UserError, match=complaint):
             read_trusted(tmp_path / name)

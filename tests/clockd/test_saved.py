@@ -63,10 +63,12 @@ def test_what_cannot_be_kept_is_not_changed(tmp_path: Path, monkeypatch: pytest.
     state.close()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 2}', '{"version": 1, "boot_id": "b", "site_mhz": null, "gpus": {"GPU-a": 1}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"version": 2}', '{"version": 1, "boot_id": "b", "site_mhz": null, "gpus": {"GPU-a": 1}}']
+)
 def test_a_file_that_is_not_understood_stops_clockd(tmp_path: Path, content: str) -> None:
     (tmp_path / STATE_FILE).write_text(content)
-    with pytest.raises(UserError, match="cannot be understood .*: restore the GPUs by hand"):
+    with pytest.raises(UserError, match=r"cannot be understood .*: restore the GPUs by hand"):
         StateDirectory(tmp_path)
 
 
