@@ -101,10 +101,6 @@ def _fork(launch: Launch, nproc: int) -> int:
     from megatron_energy.megatron import fork, preload
 
     tensorboard = launch.options.active or launch.options.tensorboard_dir is not None
-    if launch.options.active:
-        from megatron_energy.megatron import runtime
-
-        runtime.check(launch.options)  # once, here, rather than in every rank
     preload.preload(launch.script, tensorboard)
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "0"))
     if launch.nnodes == 1:
@@ -128,6 +124,10 @@ def start(argv: Sequence[str]) -> int:
     """
     launch = parse(argv)
     sys.path.insert(0, str(launch.script.resolve().parent))
+    if launch.options.active:
+        from megatron_energy.megatron import runtime
+
+        runtime.check(launch.options)  # once per process, before anything heavy is imported or any rank is forked
     if launch.cpu:
         from megatron_energy.megatron import cpu
 

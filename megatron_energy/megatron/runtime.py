@@ -1,13 +1,16 @@
 """A rank's side of the scheduler, between the hooks and the session."""
 
 import atexit
+import dataclasses
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from megatron_energy.emulation.install import install_from_environment
 from megatron_energy.errors import UserError
-from megatron_energy.gpus.errors import NoDriver
+from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.library import open_nvml
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.visible import gpu_for_cuda_device
@@ -26,6 +29,10 @@ def say(line: str) -> None:
     print(f"megatron-energy: {line}", flush=True)
 
 
+UNENDED = 16
+"""Schedule calls without an optimizer step of Megatron's after which we say that no iteration ever ends."""
+
+
 class EnergyRuntime:
     """Implements :class:`~megatron_energy.megatron.runtime_protocol.Runtime`."""
 
@@ -36,30 +43,39 @@ class EnergyRuntime:
         self._facts: RankFacts | None = None
         self._session: Any = None
         self._iteration = 0
-        self._off: str | None = None
+        self._unended = 0
+        self._said = False
 
     def on_schedule(self, facts: RankFacts) -> None:
         """First schedule call: the session starts. Later ones with other sizes: clocks go to maximum."""
-        if self._session is None:
-            self._facts = facts
+        before, self._facts = self._facts, facts
+        if before is None:
             self._session = _session(self.options, facts)
-            return
-        self._off = "the schedule's sizes changed during the run: the plan does not hold any more"
-        self._session.broken(self._off)
+        elif self._session is not None:
+            self._session.stale(f"{_changes(before, facts)} during the run")
 
     def on_iteration(self, program: Program, evaluation: bool) -> None:
         """End of an iteration."""
         if self._session is None:
             return
+        self._unended = 0
         if not evaluation:
             self._iteration = _megatron_iteration() or self._iteration + 1
         self._session.iteration(self._iteration, program, evaluation)
-        self.requests = self._session.requests
+        self.requests, self.evaluation_requests = self._session.requests, self._session.evaluation_requests
 
     def on_broken(self, reason: str) -> None:
         """The running iteration cannot be recorded faithfully."""
+        self._unended += 1
         if self._session is not None:
-            self._session.broken(reason)
+            self._session.broken(reason)  # said when the iteration ends ...
+        if self._session is None or self._unended == UNENDED:  # ... if it ever does
+            self._say_off(reason)
+
+    def _say_off(self, reason: str) -> None:
+        if not self._said and _on_home_rank():
+            say(f"clocks are left as they are, nothing is measured: {reason}")
+        self._said = True
 
     def on_log(self, iteration: int, writer: Any) -> None:
         """Megatron's log interval."""
@@ -98,6 +114,19 @@ def _exchange() -> Any:
     return TorchExchange()
 
 
+def _changes(before: RankFacts, now: RankFacts) -> str:
+    """``microbatches changed from 8 to 16``, for every fact that differs."""
+    names = [f.name for f in dataclasses.fields(RankFacts) if getattr(before, f.name) != getattr(now, f.name)]
+    return ", ".join(f"{name} changed from {getattr(before, name)} to {getattr(now, name)}" for name in names)
+
+
+def _on_home_rank() -> bool:
+    """Whether this is the last rank, where Megatron prints too."""
+    import torch.distributed as dist
+
+    return not dist.is_initialized() or dist.get_rank() == dist.get_world_size() - 1
+
+
 def _megatron_iteration() -> int | None:
     """The number of the iteration that is just ending, the first is 1, where megatron.training counts it."""
     module = sys.modules.get("megatron.training.global_vars")
@@ -110,8 +139,26 @@ def check(options: EnergyOptions) -> None:
     """What can be refused before anything is started.
 
     Raises:
-        UserError: no NVML, a policy that this device cannot run, an unknown GPU or model, a file that cannot be read.
+        UserError: no NVML, a policy that this device cannot run, an unknown GPU or model, a file that cannot be read, a RUN_DIR that
+            cannot be written.
     """
+    _check_files(options)
+    if options.device == "emulated":
+        return
+    install_from_environment()
+    try:
+        open_nvml()
+    except GpuError as error:
+        raise UserError(str(error)) from error
+    if options.policy not in MEASURING:
+        raise UserError(
+            f"--energy-policy {options.policy} on real GPUs is not in this version: use measure, "
+            "or --energy-device emulated to see what a plan would save"
+        )
+
+
+def _check_files(options: EnergyOptions) -> None:
+    """Everything that is named in the options can be read, and RUN_DIR can be written."""
     from megatron_energy.emulation.catalog import load
     from megatron_energy.emulation.models import named
     from megatron_energy.profiles.files import load_profile
@@ -127,25 +174,16 @@ def check(options: EnergyOptions) -> None:
         model = options.emulated_model
         if model is not None:
             load_profile(model) if model.endswith(".csv") else named(model)
-        return
     try:
-        open_nvml()
-    except NoDriver as error:
-        raise UserError(str(error)) from error
-    if options.policy not in MEASURING:
-        raise UserError(
-            f"--energy-policy {options.policy} on real GPUs is not in this version: use measure, "
-            "or --energy-device emulated to see what a plan would save"
-        )
+        options.run_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=options.run_dir):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write to {options.run_dir} ({error.strerror}): choose another --energy-dir") from error
 
 
 def start(options: EnergyOptions) -> EnergyRuntime:
-    """Check the options, hook a runtime into Megatron, and end it with the process.
-
-    Raises:
-        UserError: see :func:`check`.
-    """
-    check(options)
+    """Hook a runtime into Megatron, and end it with the process. The options have passed :func:`check`."""
     runtime = EnergyRuntime(options)
     attach.install(options, runtime)
     atexit.register(_close_in(os.getpid(), runtime.close))

@@ -41,6 +41,9 @@ class IterationData:
         return sum(r.energy_j for r in self.records)
 
 
+UNPLANNED = ("measure", "maximum")
+"""Policies that leave the clocks as they are."""
+
 Course = Generator[Directive | list[Directive], IterationData, None]
 
 
@@ -52,6 +55,7 @@ class Findings:
     profile: Profile | None = None
     planned: PlannedRun | None = None
     off_reason: str | None = None  # why clocks stay at maximum, where they do
+    comparable: bool = True  # iterations are still what the baseline measured
 
     @property
     def baseline_time_s(self) -> float | None:
@@ -88,8 +92,26 @@ class Coordinator:
         """Take in a training iteration and decide about the next one."""
         self._next = self._course.send(data)
 
-    def drop(self, reason: str) -> None:
-        """Give the clocks back for the rest of the run."""
+    def interrupted(self) -> None:
+        """An evaluation ran, at clocks of its own: the clock that the plan begins with has to be requested again."""
+        planned = self.findings.planned
+        if planned is not None and self.directives[0].phase == "planned":
+            self._next = [planned.activation(rank) for rank in range(self.facts.world_size)]
+
+    def drop(self, reason: str, *, comparable: bool = True) -> None:
+        """Give the clocks back for the rest of the run; said once, whatever else goes wrong later.
+
+        Args:
+            reason: for the user.
+            comparable: False where iterations are no longer what the baseline measured.
+        """
+        self.findings.comparable = self.findings.comparable and comparable
+        if self.findings.off_reason is not None:
+            return
+        if self.options.policy in UNPLANNED:  # nothing was requested, so there is nothing to give back
+            self.findings.off_reason = reason
+            self.say(f"from here on, iterations are not compared with the baseline: {reason}")
+            return
         self._course.close()
         self._course = self._maximum(reason)
         self._next = next(self._course)
@@ -97,7 +119,7 @@ class Coordinator:
     def _run(self) -> Course:
         yield from self._collect("baseline", 1)  # the first iteration of a run is longer: caches, buffers, autotuning
         self.findings.baseline = yield from self._collect("baseline", self.options.baseline_iterations)
-        if self.options.policy in ("measure", "maximum"):
+        if self.options.policy in UNPLANNED:
             yield from self._forever(Directive("measure"))
         try:
             planned = yield from self._plan()

@@ -1,13 +1,16 @@
 """One rank's part in a run on emulated GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from megatron_energy.emulation.settle import SettleError
 from megatron_energy.errors import UserError
 from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.steps import Program
+from megatron_energy.records.summary import Phase
 from megatron_energy.session.coordinator import Coordinator, IterationData
-from megatron_energy.session.directive import Directive, TransitionPoint
+from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
 from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
@@ -15,6 +18,21 @@ from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planner import Planner
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.summaries import summarise
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one rank hands in at the end of an iteration.
+
+    Attributes:
+        program: what it did.
+        broken: why the program cannot be trusted; None: it can.
+        stale: why the plan no longer fits what runs; None: it does.
+    """
+
+    program: Program
+    broken: str | None = None
+    stale: str | None = None
 
 
 class Home:
@@ -30,26 +48,52 @@ class Home:
         self.coordinator = Coordinator(options, facts, planner, clocks_mhz, say)
         title = f"{options.emulated_model or 'model in training'} on {facts.world_size} emulated {gpu.name}"
         self.reporter = Reporter(options, facts, self.coordinator.findings, title, say)
+        self.advances = self._reached()
         self._plan_written = False
+        self._stuck = False
 
-    def settle(self, programs: list[Program], broken: list[str | None], iteration: int, evaluation: bool) -> IterationData:
-        """Settle one iteration and decide about the next; programs that cannot be trusted end the plan, not the training."""
-        data = IterationData(self.settler.settle(programs, iteration, evaluation), programs)
-        reason = next((f"rank {rank}: {why}" for rank, why in enumerate(broken) if why is not None), None)
+    def settle(self, recorded: Sequence[Recorded], iteration: int, evaluation: bool) -> IterationData | None:
+        """Settle one iteration and decide about the next; what cannot be trusted ends the plan, not the training.
+
+        Returns:
+            The iteration; None where the records do not tell what happened. Emulated time then stands still, as any figure would
+            be made up.
+        """
+        broken = _first(f"rank {rank}: {r.broken}" for rank, r in enumerate(recorded) if r.broken is not None)
+        stale = _first(r.stale for r in recorded if r.stale is not None)
+        data = None if broken else self._settled([r.program for r in recorded], iteration, evaluation)
+        if stale is not None:
+            self.coordinator.drop(stale, comparable=False)
+        if broken is not None:
+            self.coordinator.drop(f"{broken} (such iterations have no figures)")
         if evaluation:
-            return data
-        if reason is not None and self.coordinator.findings.off_reason is None:
-            self.coordinator.drop(reason)
-        else:
+            self.coordinator.interrupted()
+        elif data is not None and not (broken or stale):
             self.coordinator.advance(data)
         if not self._plan_written and self.coordinator.findings.planned is not None:
             self._plan_written = True
             self.reporter.plan_made()
         return data
 
-    def advances(self) -> list[Advance]:
+    def _settled(self, programs: list[Program], iteration: int, evaluation: bool) -> IterationData | None:
+        if self._stuck:
+            return None
+        try:
+            data = IterationData(self.settler.settle(programs, iteration, evaluation), programs)
+        except SettleError as error:  # the simulator stopped half-way and is of no use from here on
+            self._stuck = True
+            self.coordinator.drop(f"{error} (no figures from here on)")
+            return None
+        self.advances = self._reached()
+        return data
+
+    def _reached(self) -> list[Advance]:
         """By rank, how far its GPU got."""
         return [Advance(g.time_s, g.reading_mj, g.clock_mhz, g.power_w) for g in self.settler.gpus]
+
+
+def _first(reasons: Iterable[str | None]) -> str | None:
+    return next(iter(reasons), None)
 
 
 class EmulatedSession:
@@ -76,7 +120,7 @@ class EmulatedSession:
         self._uuids = exchange.gather(self._device.gpu.uuid)
         self._directive: Directive = Directive("baseline")
         self._broken: str | None = None
-        self._evaluations = 0
+        self._stale: str | None = None
 
     def _at_home(self, options: EnergyOptions, job: JobFacts, say: Callable[[str], None]) -> Home | None:
         """Set up the home rank; a mistake of the user's that shows only there is raised on every rank, so that all end."""
@@ -96,27 +140,42 @@ class EmulatedSession:
         """This rank's clock requests in the next training iteration."""
         return self._directive.requests
 
+    @property
+    def evaluation_requests(self) -> dict[TransitionPoint, Any]:
+        """This rank's clock requests in an evaluation before the next training iteration."""
+        return evaluation_requests(self._directive)
+
     def broken(self, reason: str) -> None:
         """The running iteration cannot be recorded."""
-        self._broken = reason
+        self._broken = self._broken or reason
+
+    def stale(self, reason: str) -> None:
+        """What runs from now on is not what the plan was made for, nor what the baseline measured."""
+        self._stale = self._stale or reason
 
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """An iteration has ended on this rank; returns when all ranks know what comes next."""
-        gathered = self._exchange.gather((program, self._broken))
-        self._broken = None
+        gathered = self._exchange.gather(Recorded(program, self._broken, self._stale))
+        self._broken = self._stale = None
         outgoing, data, before = None, None, self._directive
         if self._home is not None and gathered is not None:
-            programs, broken = [g[0] for g in gathered], [g[1] for g in gathered]
-            data = self._home.settle(programs, broken, number, evaluation)
-            outgoing = list(zip(self._home.advances(), self._home.coordinator.directives, strict=True))
+            data = self._home.settle(gathered, number, evaluation)
+            outgoing = list(zip(self._home.advances, self._home.coordinator.directives, strict=True))
         advance, self._directive = self._exchange.scatter(outgoing)
         energies_j = self._exchange.gather(self._device.advance(advance))
         if self._home is not None and data is not None and energies_j is not None:
-            phase = "evaluation" if evaluation else before.phase
-            findings = self._home.coordinator.findings
-            version = 0 if evaluation else before.plan_version
-            summary = summarise(number, phase, data.records, energies_j, self._uuids or [], self._home.facts, findings, version)
-            self._home.reporter.add(summary, data)
+            self._report(self._home, number, before, data, energies_j)
+
+    def _report(self, home: Home, number: int, before: Directive, data: IterationData, energies_j: list[float]) -> None:
+        for record, energy_j in zip(data.records, energies_j, strict=True):
+            record.energy_j = energy_j  # as NVML told it: baseline, plan and sums are all counted in the same steps of the counter
+        evaluation, findings = data.records[0].evaluation, home.coordinator.findings
+        phase: Phase = "evaluation" if evaluation else before.phase
+        if phase == "planned" and not findings.comparable:  # the plan's clocks, but not what it was made for
+            phase = "maximum"
+        version = before.plan_version if phase == "planned" else 0
+        summary = summarise(number, phase, data.records, energies_j, self._uuids or [], home.facts, findings, version)
+        home.reporter.add(summary, data)
 
     def log(self, iteration: int, writer: Any) -> None:
         """Megatron's log interval."""

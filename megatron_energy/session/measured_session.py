@@ -74,9 +74,13 @@ class MeasuredSession:
             self._reporter = Reporter(options, job, Findings(), f"{job.world_size} GPUs", say)
             say(f"measuring {len(set(uuids))} GPUs ({self._meter.source_reason}); clocks are left as they are")
         self.requests: dict[TransitionPoint, Any] = {}
+        self.evaluation_requests: dict[TransitionPoint, Any] = {}
 
     def broken(self, reason: str) -> None:
         """Energy is measured whatever the schedule does."""
+
+    def stale(self, reason: str) -> None:
+        """No plan can become stale here."""
 
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """Read the counter at the end of an iteration. Megatron's own global norm has made the host wait for the GPU here."""

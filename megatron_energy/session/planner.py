@@ -8,6 +8,7 @@ from pathlib import Path
 
 from megatron_energy import __version__
 from megatron_energy.emulation.catalog import load
+from megatron_energy.errors import UserError
 from megatron_energy.observe.plan_text import PlannedGpus
 from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.match import match, mode_of
@@ -159,9 +160,21 @@ class Planner:
             plan = load_plan(self.options.plan)
             likely = self.facts.schedule(mode if a.chunks > 1 else plan.schedule.p2p)
             check_plan(plan, self.layout, likely, self.fingerprint)
+            self._check_requests(plan)
         profile = self.given_profile()
         if profile is not None:
             self._problem(self.facts.schedule(mode), profile)
+
+    def _check_requests(self, plan: Plan) -> None:
+        """Whether this host can bring the plan's clocks about, and in time."""
+        unsupported = sorted(plan.clocks_mhz - set(self.clocks_mhz))
+        if unsupported:
+            raise UserError(f"the plan uses {unsupported[0]} MHz, which {self.gpu_name} does not support: make a plan for this GPU")
+        if plan.switches_max and plan.lead_s < self.lead_s - 1e-6:
+            raise UserError(
+                f"the plan requests raises {plan.lead_s:.3f} s early, but this node needs {self.lead_s:.3f} s: "
+                f"make it with --lead {self.lead_s:.3f}"
+            )
 
     def schedule(self, programs: Sequence[Program]) -> Schedule:
         """The schedule with the communication mode that the ranks' programs show.
@@ -229,6 +242,9 @@ class Planner:
         grad_sync, optimizer = has_instruction(profile, "grad-sync"), has_instruction(profile, "optimizer")
         graph = build_graph(schedule, transfer_s=transfer_time_s(profile), grad_sync=grad_sync, optimizer=optimizer)
         tables = build_tables(graph, interpolate_profile(profile, self.clocks_mhz), schedule.chunks)
+        top_mhz, measured_mhz = max(self.clocks_mhz), int(tables.clock_mhz[0])
+        if measured_mhz < top_mhz:  # the baseline would be slower than the GPUs as found, and so would the plan
+            raise UserError(f"the profile was measured up to {measured_mhz} MHz, this GPU runs at {top_mhz}: measure the profile there too")
         gpus_per_unit = self.facts.world_size // self.facts.any.pipeline
         blocking_w = profile.blocking_power_w if profile.blocking_power_w is not None else load(self.options.emulated_gpu).blocking_power_w
         return Problem(graph, tables, blocking_w, gpus_per_unit, self.options.slowdown)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from megatron_energy.errors import UserError
 from megatron_energy.observe.facts import PlanFacts
 from megatron_energy.observe.journal import Journal
 from megatron_energy.observe.plan_text import PlannedGpus, plan_markdown
@@ -35,11 +36,12 @@ class Reporter:
         self._planned_seen = 0
         self._drawn: IterationData | None = None
         self._text_pending = False
+        self._unwritable = False
 
     def add(self, summary: IterationSummary, data: IterationData) -> None:
         """Take in one iteration."""
         self.summaries.append(summary)
-        self._journal.append(summary)
+        self._writing(lambda: self._journal.append(summary))
         if self._log is not None:
             self._log.add(summary)
         if summary.phase == "planned":
@@ -51,11 +53,22 @@ class Reporter:
         """The plan stands: it is written down, with the profile it was made from."""
         from megatron_energy.profiles.files import save_profile
 
-        if self.findings.planned is not None:
-            self.findings.planned.save(self.directory / "plan.json")
+        planned, profile = self.findings.planned, self.findings.profile
+        if planned is not None:
+            self._writing(lambda: planned.save(self.directory / "plan.json"))
             self._text_pending = True
-        if self.findings.profile is not None:
-            save_profile(self.findings.profile, self.directory / "profile.csv")
+        if profile is not None:
+            self._writing(lambda: save_profile(profile, self.directory / "profile.csv"))
+
+    def _writing(self, write: Callable[[], None]) -> None:
+        """Write into RUN_DIR; where that fails (a full disk), records end and training goes on."""
+        if self._unwritable:
+            return
+        try:
+            write()
+        except (OSError, UserError) as error:
+            self._unwritable = True
+            self.say(f"no more records in {self.directory}: {error}")
 
     def write(self, step: int, writer: Writer | None) -> None:
         """At Megatron's log interval, with its TensorBoard writer (None: no TensorBoard)."""
@@ -104,11 +117,11 @@ class Reporter:
         """Write what is left and the end-of-run summary; None where nothing was measured."""
         if self._drawn is not None:
             self._draw(self._drawn, None)
-        self._journal.close()
+        self._writing(self._journal.close)
         if not self.summaries:
             return None
         report = build_report(self._reported(), self.plan_facts())
-        report.save(self.directory / "summary.json")
+        self._writing(lambda: report.save(self.directory / "summary.json"))
         return report
 
     def _reported(self) -> list[IterationSummary]:
@@ -129,8 +142,8 @@ class Reporter:
             for name, data in (("Baseline", before), ("Plan", planned))
         ]
         figure = timeline_figure(*sides, labels=[f"stage {stage}" for stage in range(len(ranks))], title=self.title)
-        save_timeline(figure, self.directory / "timeline.png")
-        write_trace(self.directory / "trace.json", {"baseline": before.records, "plan": planned.records})
+        self._writing(lambda: save_timeline(figure, self.directory / "timeline.png"))
+        self._writing(lambda: write_trace(self.directory / "trace.json", {"baseline": before.records, "plan": planned.records}))
         if self._log is not None and step is not None:
             self._log.figure("timeline", figure, step)
 

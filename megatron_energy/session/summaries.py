@@ -34,10 +34,10 @@ def summarise(
     gpus = [_gpu(r, e, u, facts.ranks[r.rank]) for r, e, u in zip(records, energies_j, uuids, strict=True)]
     summary = IterationSummary(iteration, phase, time_s, gpus, plan_version, emulated=any(r.emulated for r in records))
     baseline_s, baseline_j = findings.baseline_time_s, findings.baseline_energy_j
-    if phase not in ("baseline", "sweep", "evaluation") and baseline_s and baseline_j:
+    if phase not in ("baseline", "sweep", "evaluation") and findings.comparable and baseline_s and baseline_j:
         summary.saved_percent = 100 * (1 - summary.energy_j / baseline_j)
         summary.slowdown_percent = 100 * (time_s / baseline_s - 1)
-    if findings.planned is not None:
+    if findings.planned is not None and findings.off_reason is None:
         summary.expected_time_s = findings.planned.expected_time_s
         summary.expected_energy_j = findings.planned.expected_energy_j
     return summary
