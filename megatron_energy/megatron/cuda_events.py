@@ -75,14 +75,12 @@ class CudaEvent:
 
 
 class CudaEventSource:
-    """Implements :class:`megatron_energy.gpus.events.EventSource` for one CUDA device. Waits for the device once, when made."""
+    """Implements :class:`megatron_energy.gpus.events.EventSource` for the current CUDA device. Waits for it once, when made."""
 
-    def __init__(self, device_index: int) -> None:
-        """``device_index``: CUDA's."""
-        self._device_index = device_index
-        with torch.cuda.device(device_index):
-            reference = _cuda_event()
-            reference.record()
+    def __init__(self) -> None:
+        self._device = torch.cuda.current_device()
+        reference = _cuda_event()
+        reference.record()
         self._clock = GpuClock(reference)
 
     def new_event(self) -> CudaEvent:
@@ -92,7 +90,7 @@ class CudaEventSource:
     def bind_thread(self) -> None:
         """A new thread starts on device 0, whatever the main thread uses."""
         try:
-            torch.cuda.set_device(self._device_index)
+            torch.cuda.set_device(self._device)
         except RuntimeError as error:
             raise GpuError(_first_line(error)) from error
 

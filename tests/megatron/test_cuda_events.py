@@ -112,19 +112,14 @@ def test_the_source_makes_blocking_events_with_timing_on_its_device(monkeypatch:
         made.append(options)
         return FakeEvent(gpu)
 
-    @contextmanager
-    def device(index: int) -> Iterator[None]:
-        devices.append(index)
-        yield
-
     monkeypatch.setattr(cuda_events.torch.cuda, "Event", event)
-    monkeypatch.setattr(cuda_events.torch.cuda, "device", device)
+    monkeypatch.setattr(cuda_events.torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(cuda_events.torch.cuda, "set_device", devices.append)
-    source = CudaEventSource(3)
+    source = CudaEventSource()
     source.new_event()
     source.bind_thread()
     assert made == [{"enable_timing": True, "blocking": True}] * 2
-    assert devices == [3, 3]
+    assert devices == [3]
 
 
 class Controller:

@@ -12,6 +12,8 @@ def load_tool(name: str) -> ModuleType:
     """Module ``tools/<name>.py``; the same each time."""
     if name in sys.modules:
         return sys.modules[name]
+    if str(TOOLS) not in sys.path:  # a script finds its neighbours
+        sys.path.append(str(TOOLS))
     found = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
     assert found is not None and found.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(found)  # dataclasses look their module up there
