@@ -169,19 +169,19 @@ class EmulatedGpu:
         record.energy_mj += 1000 * power * elapsed_s
         record.since_s = now_s
 
-    def _sense(self, record: GpuRecord, power: float, now_s: float) -> None:
-        """Bring the power readings forward at constant ``power`` (W): both means, and what is shown of them."""
+    def _sense(self, record: GpuRecord, steady_w: float, now_s: float) -> None:
+        """Bring the power readings forward at constant power: both means, and what is shown of them."""
         window_s = self.model.sensor_window_s
         average_s = window_s if "A100" in self.model.name else AVERAGE_WINDOW_S
-        average_w, window_w = (power if mean < 0 else mean for mean in (record.average_power_w, record.window_power_w))
+        average_w, window_w = (steady_w if mean < 0 else mean for mean in (record.average_power_w, record.window_power_w))
         if record.shown_instant_w < 0:
             record.shown_average_w, record.shown_instant_w = average_w, window_w
         renewed_s = self._last_step_s(now_s, self.model.sensor_update_s)
         if renewed_s > record.since_s:
-            record.shown_average_w = _mean(average_w, power, renewed_s - record.since_s, average_s)
-            record.shown_instant_w = _mean(window_w, power, renewed_s - record.since_s, window_s)
-        record.average_power_w = _mean(average_w, power, now_s - record.since_s, average_s)
-        record.window_power_w = _mean(window_w, power, now_s - record.since_s, window_s)
+            record.shown_average_w = _mean(average_w, steady_w, renewed_s - record.since_s, average_s)
+            record.shown_instant_w = _mean(window_w, steady_w, renewed_s - record.since_s, window_s)
+        record.average_power_w = _mean(average_w, steady_w, now_s - record.since_s, average_s)
+        record.window_power_w = _mean(window_w, steady_w, now_s - record.since_s, window_s)
 
     def _last_step_s(self, now_s: float, period_s: float) -> float:
         """When something that is renewed every ``period_s`` was renewed last."""
@@ -189,9 +189,9 @@ class EmulatedGpu:
         return math.floor((now_s - phase_s) / period_s) * period_s + phase_s
 
 
-def _mean(before_w: float, power: float, elapsed_s: float, window_s: float) -> float:
-    """Mean over a window of which the last ``elapsed_s`` were at ``power`` and the rest at ``before_w`` (all in W, s)."""
-    return power + (before_w - power) * max(0.0, 1 - elapsed_s / window_s)
+def _mean(before_w: float, steady_w: float, elapsed_s: float, window_s: float) -> float:
+    """Mean over a window of which the last ``elapsed_s`` were at ``steady_w`` and the rest at ``before_w``."""
+    return steady_w + (before_w - steady_w) * max(0.0, 1 - elapsed_s / window_s)
 
 
 @lru_cache(maxsize=4096)
