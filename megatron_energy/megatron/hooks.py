@@ -90,8 +90,8 @@ class Hooks:
             self.tracker.recorded = None
 
     def _report_facts(self, facts: RankFacts, forward_only: bool) -> None:
-        """Tell the runtime what runs, if that is new. An evaluation may have other sizes, which do not count."""
-        if self._facts == facts or (forward_only and self._facts is not None):
+        """Tell the runtime what runs, if that is new. An evaluation may have other sizes, which do not count, before training too."""
+        if self._facts == facts or forward_only:
             return
         self._facts = facts
         self.runtime.on_schedule(facts)

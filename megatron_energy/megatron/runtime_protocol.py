@@ -23,7 +23,7 @@ class Runtime(Protocol):
     evaluation_requests: Requests
 
     def on_schedule(self, facts: RankFacts) -> None:
-        """Before the first schedule call, and before a training one whose facts differ from the last."""
+        """Before the first training schedule call, and before one whose facts differ from the last."""
         ...
 
     def on_iteration(self, program: Program, evaluation: bool) -> None:

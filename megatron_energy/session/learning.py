@@ -6,6 +6,7 @@ the sum over activities of (time spent in it) x (its power). Many such windows m
 by non-negative least squares (scipy.optimize.nnls). Operations are assumed to draw one constant power each.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,17 @@ def _windows(series: Series, spans: Sequence[Span], keys: dict[Key, int]) -> tup
         overlap = np.minimum(times[1:], span.end_s) - np.maximum(times[:-1], span.start_s)
         seconds[:, keys[_key(span)]] += np.maximum(overlap, 0.0)
     seconds[:, keys[IDLE]] = np.maximum(np.diff(times) - seconds.sum(axis=1), 0.0)
-    return seconds, joules
+    known = ~_across_gaps(series, times)
+    return seconds[known], joules[known]
+
+
+def _across_gaps(series: Series, times_s: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which windows between neighbouring samples contain something between two iterations of the series, such as an evaluation."""
+    across = np.zeros(len(times_s) - 1, dtype=np.bool_)
+    for before, after in itertools.pairwise(series):
+        if after.start_s > before.end_s:
+            across |= (times_s[:-1] < after.start_s) & (times_s[1:] > before.end_s)
+    return across
 
 
 def powers_w(pairs: Sequence[tuple[Series, Sequence[Span]]]) -> dict[Key, float]:

@@ -65,6 +65,17 @@ def test_powers_solved_by_hand():
     assert found["forward", 0].time_s == pytest.approx(1.5)  # median of 1 and 2
 
 
+def test_what_runs_between_two_iterations_is_not_taken_for_idling():
+    # 300 W forward for 1 s, 80 W idle for 1 s, 100 W waiting for 1 s; then an evaluation of 3 s at 500 W; then a forward again
+    first = record(
+        [Span("forward", 0, 0, 0, 1, 1410), Span("wait", -1, -1, 2, 3, 1410)], [(0, 0), (0.5, 150_000), (1.5, 340_000), (2.5, 430_000)]
+    )
+    second = record([Span("forward", 0, 0, 6, 7, 1410)], [(6.5, 2_130_000), (7, 2_280_000)])
+    found = measure([[first, second]], 1410)
+    assert found["forward", 0].power_w == pytest.approx(300)
+    assert found["wait", -1].power_w == pytest.approx(100)
+
+
 def test_spans_before_the_clock_was_in_force_are_left_out():
     spans = [Span("forward", 0, 0, 0, 1, 1300, steady_clock=False), Span("forward", 0, 1, 1, 2, 1200), Span("backward", 0, 0, 2, 3, 1200)]
     assert steady_spans([record(spans, [])], 1200) == spans[1:]
