@@ -6,6 +6,7 @@ the sum of effective energies + blocking power x units x H. A clock per vertex i
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_matrix, hstack
@@ -26,6 +27,7 @@ class Bound:
         duration_s: (n,) seconds of every vertex.
         weights: (n, F) share of each vertex's work at each clock; rows add up to 1.
         price_w: (n,) J that one second less of this vertex would save: its price of time.
+        row_price_w: (m + k,) the same per edge, then per sink: the flow whose sum over a vertex's outgoing rows is its price.
         deadline_price_w: J that one second more until the deadline would save.
     """
 
@@ -34,6 +36,7 @@ class Bound:
     duration_s: FloatArray
     weights: FloatArray
     price_w: FloatArray
+    row_price_w: FloatArray
     deadline_price_w: float
 
 
@@ -60,16 +63,15 @@ def bound(problem: Problem) -> Bound:
     move_s = optimum.x[n + 1 :]
     duration_s = problem.durations(hulls.fastest)
     np.add.at(duration_s, hulls.vertex, move_s)
-    row_of = _leaving(problem)
-    price = row_of.T @ optimum.row_dual
-    sink_rows = optimum.row_dual[len(problem.graph.edges) :]
+    flow = np.maximum(optimum.row_dual, 0.0)
     return Bound(
         energy_j=optimum.objective + problem.effective_j(hulls.fastest),
         iteration_s=float(optimum.x[n]),
         duration_s=duration_s,
         weights=_weights(problem, hulls, move_s),
-        price_w=np.asarray(price, dtype=np.float64),
-        deadline_price_w=float(sink_rows.sum()) - problem.horizon_power_w,
+        price_w=np.asarray(leaving_rows(problem).T @ flow, dtype=np.float64),
+        row_price_w=flow,
+        deadline_price_w=float(flow[len(problem.graph.edges) :].sum()) - problem.horizon_power_w,
     )
 
 
@@ -86,8 +88,8 @@ def _hulls(problem: Problem) -> _Hulls:
     return _Hulls(*(np.array(part, dtype=np.int64) for part in (fastest, vertex, fast, slow)))
 
 
-def _leaving(problem: Problem) -> coo_matrix:
-    """(m + k, n): 1 where a row holds the end of a vertex: its edges, and the horizon for the k sinks."""
+def leaving_rows(problem: Problem) -> Any:
+    """(m + k, n) sparse: 1 where a row holds the end of a vertex: the m edges, then the horizon for each of k sinks."""
     rows = np.concatenate([problem.graph.edges[:, 0], problem.paths.sinks])
     return coo_matrix((np.ones(len(rows)), (np.arange(len(rows)), rows)), shape=(len(rows), len(problem.graph.vertices)))
 
@@ -96,7 +98,7 @@ def _program(problem: Problem, hulls: _Hulls) -> LinearProgram:
     """Rows: start(b) - start(a) - moves(a) >= fastest(a) + lag for edges, H - start - moves >= fastest for sinks."""
     edges, sinks, n = problem.graph.edges, problem.paths.sinks, len(problem.graph.vertices)
     m, k, s = len(edges), len(sinks), len(hulls.vertex)
-    leaving = _leaving(problem)
+    leaving = leaving_rows(problem)
     arriving = coo_matrix((np.ones(m), (np.arange(m), edges[:, 1])), shape=(m + k, n))
     horizon = coo_matrix((np.ones(k), (m + np.arange(k), np.zeros(k, dtype=np.int64))), shape=(m + k, 1))
     moves = coo_matrix((np.ones(s), (hulls.vertex, np.arange(s))), shape=(n, s))

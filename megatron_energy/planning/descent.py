@@ -3,7 +3,7 @@
 One *round* starts from a plan and lowers, step by step, the smoothing of the iteration's length. At each smoothing it repeats: price the
 operations, collect candidates (:mod:`megatron_energy.planning.moves`), evaluate them all at once, take those that lower::
 
-    effective energy + penalty x price of the deadline x max(0, smooth length - deadline)
+    effective energy + horizon power x smooth length + penalty x price of time x max(0, smooth length - deadline)
 
 A round ends with a repair, if the plan is late, and a polish, which takes only candidates that keep the deadline exactly.
 Rounds differ in penalty, emphasis on time and reluctance to change, drawn from a seeded generator: same problem, same plan.
@@ -19,7 +19,7 @@ import numpy as np
 from megatron_energy.pipeline.graph import FloatArray, IntArray
 from megatron_energy.pipeline.replay import makespans
 from megatron_energy.planning.moves import Prices, intervals, priced
-from megatron_energy.planning.sequences import Candidate, Space, distinct
+from megatron_energy.planning.sequences import Candidate, Space, count_switches, distinct
 
 SMOOTHINGS = (4e-3, 2e-3, 1e-3, 5e-4, 2.5e-4, 1.2e-4, 6e-5, 3e-5)
 """Parts of the deadline. The first is about one operation in a few hundred, the last less than a clock step of one operation."""
@@ -45,29 +45,35 @@ class Knobs:
 
 @dataclass
 class Incumbent:
-    """The best plan that keeps the deadline."""
+    """The best plan that keeps the deadline, and its energy (one GPU per unit)."""
 
     state: IntArray
-    cost_j: float
+    energy_j: float
 
-    def offer(self, state: IntArray, cost_j: float) -> None:
-        """Take a plan that keeps the deadline if it is cheaper."""
-        if cost_j < self.cost_j - 1e-9 * abs(self.cost_j):
-            self.state, self.cost_j = state.copy(), cost_j
+    def offer(self, state: IntArray, energy_j: float) -> None:
+        """Take a plan that keeps the deadline if it uses less."""
+        if energy_j < self.energy_j - 1e-9 * abs(self.energy_j):
+            self.state, self.energy_j = state.copy(), energy_j
 
 
 class Descent:
-    """The search for one problem; ``run`` may be called again to go on."""
+    """The search for one problem; ``run`` may be called again to go on.
 
-    def __init__(self, space: Space, price_w: float, seed: int = 0) -> None:
+    Args:
+        space: the sequences to choose from.
+        deadline_price_w: J that one second more until the deadline is worth, from the bound.
+        seed: of the generator; same seed, same plan.
+    """
+
+    def __init__(self, space: Space, deadline_price_w: float, seed: int = 0) -> None:
         self.space = space
         self.deadline_s = space.problem.deadline_s
-        self.first_price_w = self.price_w = max(price_w, 1e-3 * space.problem.horizon_power_w, 1e-9)
+        self.first_price_w = self.price_w = max(deadline_price_w, 0.0) + max(space.problem.horizon_power_w, 1e-6)
         self.settled_j = SETTLED * abs(space.problem.baseline_energy_j)
         self.rng = np.random.default_rng(seed)
         self.state = space.baseline()
         space.price_raises(self.state)
-        self.best = Incumbent(self.state, space.cost(self.state))
+        self.best = Incumbent(self.state, self._energy(self.state))
         self.rounds = 0
 
     def run(self, rounds: int, stop_at_s: float) -> bool:
@@ -81,6 +87,14 @@ class Descent:
     def start_from(self, state: IntArray) -> None:
         """Begin the next round there."""
         self.state = state.copy()
+
+    def offer(self, state: IntArray) -> None:
+        """Be no worse than this plan, if it keeps the deadline and the number of switches."""
+        space = self.space
+        allowed = np.minimum(state, space.clocks - 1)  # lower clocks save nothing
+        switches = max((count_switches(allowed[space.members[unit]]) for unit in space.units), default=0)
+        if switches <= space.switches and space.problem.iteration_s(allowed) <= self.deadline_s:
+            self.best.offer(allowed, self._energy(allowed))
 
     def _round(self, stop_at_s: float) -> None:
         knobs = self._knobs()
@@ -126,8 +140,16 @@ class Descent:
     def _length(self) -> float:
         return self.space.problem.iteration_s(self.state)
 
-    def _delay_j(self, length_s: FloatArray | float, penalty: float) -> FloatArray:
-        return penalty * self.price_w * np.maximum(0.0, np.asarray(length_s) - self.deadline_s)
+    def _energy(self, state: IntArray) -> float:
+        return self.space.problem.energy_j(self.space.cost(state), self.space.problem.iteration_s(state))
+
+    def _horizon_j(self, length_s: FloatArray | float) -> FloatArray:
+        problem = self.space.problem
+        return problem.horizon_power_w * np.maximum(length_s, problem.earliest_horizon_s)
+
+    def _time_j(self, length_s: FloatArray | float, penalty: float) -> FloatArray:
+        """What an iteration's length costs: the energy of waiting until its end, and a penalty for being late."""
+        return self._horizon_j(length_s) + penalty * self.price_w * np.maximum(0.0, np.asarray(length_s) - self.deadline_s)
 
     def _step(self, found: Sequence[Candidate], tau_s: float, length_s: float, penalty: float) -> bool:
         """Take the best candidates of different units together; False if none is worth it."""
@@ -135,8 +157,8 @@ class Descent:
         if not candidates:
             return False
         durations, gain = self.space.trials(self.state, candidates)
-        paths, before = self.space.problem.paths, self._delay_j(length_s, penalty)
-        score = gain + self._delay_j(paths.smooth(durations, tau_s), penalty) - before
+        paths, before = self.space.problem.paths, self._time_j(length_s, penalty)
+        score = gain + self._time_j(paths.smooth(durations, tau_s), penalty) - before
         self._note(candidates, durations, gain)
         if score.min() > -self.settled_j:
             return False
@@ -145,19 +167,21 @@ class Descent:
         for row, index in enumerate(ranked):
             member = self.space.members[candidates[index].unit]
             together[member, row:] = durations[member, index][:, np.newaxis]
-        combined = np.cumsum(gain[ranked]) + self._delay_j(paths.smooth(together, tau_s), penalty) - before
+        combined = np.cumsum(gain[ranked]) + self._time_j(paths.smooth(together, tau_s), penalty) - before
         self.state = self.space.apply(self.state, [candidates[i] for i in ranked[: int(combined.argmin()) + 1]])
         return True
 
     def _note(self, candidates: Sequence[Candidate], durations: FloatArray, gain: FloatArray) -> None:
         """Keep the cheapest candidate that meets the deadline, if it beats the incumbent."""
-        here = self.space.cost(self.state)
-        cheaper = np.flatnonzero(here + gain < self.best.cost_j)
-        if len(cheaper):
-            in_time = makespans(self.space.problem.graph, durations[:, cheaper]) <= self.deadline_s
-            if in_time.any():
-                index = int(cheaper[in_time][gain[cheaper[in_time]].argmin()])
-                self.best.offer(self.space.apply(self.state, [candidates[index]]), here + float(gain[index]))
+        here, least_s = self.space.cost(self.state), self._horizon_j(self.space.problem.earliest_horizon_s)
+        promising = np.flatnonzero(here + gain + least_s < self.best.energy_j)
+        if not len(promising):
+            return
+        length_s = makespans(self.space.problem.graph, durations[:, promising])
+        energy_j = np.where(length_s <= self.deadline_s, here + gain[promising] + self._horizon_j(length_s), np.inf)
+        index = int(energy_j.argmin())
+        if np.isfinite(energy_j[index]):
+            self.best.offer(self.space.apply(self.state, [candidates[int(promising[index])]]), float(energy_j[index]))
 
     def _repair(self, knobs: Knobs) -> None:
         """Bring a late plan in time with stronger and stronger emphasis on time."""
@@ -166,7 +190,7 @@ class Descent:
             found = priced(self.space, self.state, prices, tuple(e * 1.3**power for e in knobs.emphases), knobs.proximities, self.rng)
             self._step(found, POLISH_SMOOTHING * self.deadline_s, length_s, 10.0)
             if self.space.problem.meets_deadline(self._length()):
-                self.best.offer(self.state, self.space.cost(self.state))
+                self.best.offer(self.state, self._energy(self.state))
                 return
 
     def _polish(self, stop_at_s: float) -> None:
@@ -179,18 +203,19 @@ class Descent:
             if not candidates or time.monotonic() > stop_at_s:
                 return
             durations, gain = space.trials(state, candidates)
-            good = np.flatnonzero(gain < -self.settled_j)
-            good = good[makespans(space.problem.graph, durations[:, good]) <= self.deadline_s]
-            if not len(good):
+            length_s = makespans(space.problem.graph, durations)
+            now_j = self._horizon_j(space.problem.iteration_s(state))
+            change_j = np.where(length_s <= self.deadline_s, gain + self._horizon_j(length_s) - now_j, np.inf)
+            if change_j.min() > -self.settled_j:
                 return
-            state = space.apply(state, [candidates[int(good[gain[good].argmin()])]])
-            self.best.offer(state, space.cost(state))
+            state = space.apply(state, [candidates[int(change_j.argmin())]])
+            self.best.offer(state, self._energy(state))
 
     def _renew_raise_costs(self) -> None:
         """Early raises cost what runs before them in the best plan."""
         if self.space.lead_s > 0:
             self.space.price_raises(self.best.state)
-            self.best.cost_j = self.space.cost(self.best.state)
+            self.best.energy_j = self._energy(self.best.state)
 
 
 def _one_per_unit(candidates: Sequence[Candidate], score: FloatArray) -> list[int]:

@@ -1,0 +1,87 @@
+"""The default policy: few switches per GPU, real clocks, the deadline kept exactly.
+
+The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives. With high effort, column
+generation (:mod:`megatron_energy.planning.columns`) first proves how much so few switches can save, and its mix is a second start.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megatron_energy.pipeline.graph import IntArray
+from megatron_energy.planning.bound import Bound
+from megatron_energy.planning.columns import limit
+from megatron_energy.planning.descent import Descent
+from megatron_energy.planning.problem import Problem
+from megatron_energy.planning.sequences import Space
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to search.
+
+    Attributes:
+        rounds: of the descent.
+        time_s: no round begins later; a machine slow enough to meet this gets another plan than a fast one.
+        proof_rounds: of column generation, which proves the limit.
+        proof_s: its time.
+    """
+
+    rounds: int
+    time_s: float
+    proof_rounds: int = 0
+    proof_s: float = 0.0
+
+
+EFFORTS = {"default": Effort(20, 18.0), "high": Effort(240, 240.0, 200, 120.0)}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search found.
+
+    Attributes:
+        clocks: (n,) clock columns that keep the deadline.
+        limit_energy_j: least energy of any plan with so few switches, one GPU per unit; None: not proven.
+        complete: there was time for all rounds, so that the same search finds the same plan again.
+    """
+
+    clocks: IntArray
+    limit_energy_j: float | None
+    complete: bool
+
+
+def few_switches(
+    problem: Problem,
+    found: Bound,
+    max_switches: int,
+    effort: Effort,
+    *,
+    lead_s: float = 0.0,
+    seed: int = 0,
+    starts: Sequence[IntArray] = (),
+) -> Search:
+    """Search for the best plan with at most ``max_switches`` clock changes per unit, counted cyclically.
+
+    Args:
+        problem: what is to be planned.
+        found: its bound.
+        max_switches: 0 is one clock per unit; 1 equals 0.
+        effort: how long.
+        lead_s: how early raises will be requested; the search counts what that costs.
+        seed: same seed, same plan.
+        starts: (n,) clock columns of plans to be no worse than; those that miss the deadline or switch more often are ignored.
+    """
+    space = Space(problem, max_switches, lead_s)
+    begin_s = time.monotonic()
+    descent = Descent(space, found.deadline_price_w, seed)
+    for state in starts:
+        descent.offer(state)
+    if not effort.proof_rounds:
+        complete = descent.run(effort.rounds, begin_s + effort.time_s)
+        return Search(descent.best.state, None, complete)
+    descent.run(1, begin_s + effort.time_s)
+    proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.monotonic() + effort.proof_s)
+    descent.start_from(proof.state)
+    complete = descent.run(effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
+    return Search(descent.best.state, proof.energy_j, complete)
