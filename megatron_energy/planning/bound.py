@@ -1,8 +1,8 @@
 """The bound: the least energy that any plan can use until the deadline, as an exact linear program.
 
-Variables are the start of every vertex, the horizon H <= deadline, and how far each vertex moves along the lower convex hull of its
-(time, effective energy) points: a mix of two neighbouring clocks of the hull. Constraints are the dependency edges; the objective is
-the sum of effective energies + blocking power x units x H. A clock per vertex is one feasible point, so no plan uses less.
+Variables are the start of every vertex, the horizon H <= deadline, and how much of every segment of its lower convex hull of (time,
+effective energy) each vertex uses: a mix of two neighbouring clocks of the hull. Constraints are the dependency edges; the objective
+is the sum of effective energies + blocking power x units x H. A clock per vertex is one feasible point, so no plan uses less.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import coo_matrix, hstack
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
-from megatron_energy.planning.lp import LinearProgram, SolverError, solve
+from megatron_energy.planning.lp import LinearProgram, SolverError, Units, solve
 from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
 from megatron_energy.profiles.curves import lower_hull
 
@@ -57,18 +57,17 @@ def bound(problem: Problem) -> Bound:
         SolverError: no clocks keep the deadline (possible only if the baseline itself does not).
     """
     hulls = _hulls(problem)
-    program = _program(problem, hulls)
-    optimum = solve(program)
     n = len(problem.graph.vertices)
-    move_s = optimum.x[n + 1 :]
+    optimum = solve(_program(problem, hulls), _units(problem, len(hulls.vertex)))
+    share = np.clip(optimum.x[n + 1 :], 0.0, 1.0)
     duration_s = problem.durations(hulls.fastest)
-    np.add.at(duration_s, hulls.vertex, move_s)
+    np.add.at(duration_s, hulls.vertex, share * _lengths(problem.tables.time_s, hulls))
     flow = np.maximum(optimum.row_dual, 0.0)
     return Bound(
         energy_j=optimum.objective + problem.effective_j(hulls.fastest),
         iteration_s=float(optimum.x[n]),
         duration_s=duration_s,
-        weights=_weights(problem, hulls, move_s),
+        weights=_weights(problem, hulls, share),
         price_w=np.asarray(leaving_rows(problem).T @ flow, dtype=np.float64),
         row_price_w=flow,
         deadline_price_w=float(flow[len(problem.graph.edges) :].sum()) - problem.horizon_power_w,
@@ -95,35 +94,42 @@ def leaving_rows(problem: Problem) -> Any:
 
 
 def _program(problem: Problem, hulls: _Hulls) -> LinearProgram:
-    """Rows: start(b) - start(a) - moves(a) >= fastest(a) + lag for edges, H - start - moves >= fastest for sinks."""
+    """Rows: start(b) - start(a) - used segments(a) >= fastest(a) + lag for edges, H - start - used >= fastest for sinks."""
     edges, sinks, n = problem.graph.edges, problem.paths.sinks, len(problem.graph.vertices)
     m, k, s = len(edges), len(sinks), len(hulls.vertex)
     leaving = leaving_rows(problem)
     arriving = coo_matrix((np.ones(m), (np.arange(m), edges[:, 1])), shape=(m + k, n))
     horizon = coo_matrix((np.ones(k), (m + np.arange(k), np.zeros(k, dtype=np.int64))), shape=(m + k, 1))
-    moves = coo_matrix((np.ones(s), (hulls.vertex, np.arange(s))), shape=(n, s))
-    time_s, cost_j = problem.tables.time_s, problem.cost_j
-    length_s = time_s[hulls.vertex, hulls.slow] - time_s[hulls.vertex, hulls.fast]
-    slope_w = (cost_j[hulls.vertex, hulls.slow] - cost_j[hulls.vertex, hulls.fast]) / length_s
+    used = coo_matrix((_lengths(problem.tables.time_s, hulls), (hulls.vertex, np.arange(s))), shape=(n, s))
     fastest_s = problem.durations(hulls.fastest)
     latest = problem.deadline_s * (1 + TIME_TOLERANCE)
     return LinearProgram(
-        cost=np.concatenate([np.zeros(n), [problem.horizon_power_w], slope_w]),
+        cost=np.concatenate([np.zeros(n), [problem.horizon_power_w], _lengths(problem.cost_j, hulls)]),
         lower=np.concatenate([np.zeros(n), [problem.earliest_horizon_s], np.zeros(s)]),
-        upper=np.concatenate([np.full(n, latest), [latest], length_s]),
-        matrix=hstack([arriving - leaving, horizon, -(leaving.tocsr() @ moves.tocsr())]),
+        upper=np.concatenate([np.full(n, latest), [latest], np.ones(s)]),
+        matrix=hstack([arriving - leaving, horizon, -(leaving.tocsr() @ used.tocsr())]),
         row_lower=np.concatenate([fastest_s[edges[:, 0]] + problem.graph.lag_s, fastest_s[sinks]]),
         row_upper=np.full(m + k, np.inf),
     )
 
 
-def _weights(problem: Problem, hulls: _Hulls, move_s: FloatArray) -> FloatArray:
-    """Clock shares from moves: full segments pass their share on to their slow end."""
+def _units(problem: Problem, segments: int) -> Units:
+    """Times count in the longest operation's time, energies in the costliest operation's; shares have no unit."""
+    n, rows = len(problem.graph.vertices), len(problem.graph.edges) + len(problem.paths.sinks)
+    time_s = problem.longest_operation_s
+    return Units(np.concatenate([np.full(n + 1, time_s), np.ones(segments)]), np.full(rows, time_s), problem.costliest_operation_j)
+
+
+def _lengths(values: FloatArray, hulls: _Hulls) -> FloatArray:
+    """(s,) change of (n, F) values along every segment."""
+    return np.asarray(values[hulls.vertex, hulls.slow] - values[hulls.vertex, hulls.fast], dtype=np.float64)
+
+
+def _weights(problem: Problem, hulls: _Hulls, share: FloatArray) -> FloatArray:
+    """Clock shares from used segments: a full segment passes all of its share on to its slow end."""
     n, columns = problem.tables.time_s.shape
     weights = np.zeros((n, columns))
     weights[np.arange(n), hulls.fastest] = 1.0
-    length_s = problem.tables.time_s[hulls.vertex, hulls.slow] - problem.tables.time_s[hulls.vertex, hulls.fast]
-    share = np.clip(move_s / length_s, 0.0, 1.0)
     for vertex, fast, slow, part in zip(hulls.vertex, hulls.fast, hulls.slow, share, strict=True):
         weights[vertex, slow] += part * weights[vertex, fast]
         weights[vertex, fast] *= 1 - part

@@ -16,7 +16,7 @@ from scipy.sparse import coo_matrix, csr_matrix, hstack, vstack
 from megatron_energy.pipeline.graph import FloatArray, IntArray
 from megatron_energy.planning.bound import Bound, leaving_rows
 from megatron_energy.planning.dp import cheapest_cycle
-from megatron_energy.planning.lp import LinearProgram, solve
+from megatron_energy.planning.lp import LinearProgram, Units, solve
 from megatron_energy.planning.problem import TIME_TOLERANCE
 from megatron_energy.planning.sequences import Space
 
@@ -85,7 +85,12 @@ class _Master:
                 matrix=vstack([timing, shares]),
                 row_lower=np.concatenate([self.gap_s, np.ones(len(units))]),
                 row_upper=np.concatenate([np.full(rows, np.inf), np.ones(len(units))]),
-            )
+            ),
+            Units(
+                np.concatenate([np.full(n + 1, problem.longest_operation_s), np.ones(len(owner))]),
+                np.concatenate([np.full(rows, problem.longest_operation_s), np.ones(len(units))]),
+                problem.costliest_operation_j,
+            ),
         )
         return optimum.objective + self.fixed_j, np.maximum(optimum.row_dual[:rows], 0.0), self._largest(owner, optimum.x[n + 1 :])
 

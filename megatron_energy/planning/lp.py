@@ -5,7 +5,7 @@ from typing import Any
 
 import highspy
 import numpy as np
-from scipy.sparse import csc_matrix
+from scipy.sparse import csc_matrix, diags
 
 from megatron_energy.pipeline.graph import FloatArray
 
@@ -34,6 +34,21 @@ class LinearProgram:
 
 
 @dataclass(frozen=True)
+class Units:
+    """What counts as 1: HiGHS' tolerances are absolute (1e-7), and iterations last from microseconds to hours.
+
+    Attributes:
+        column: (c,) unit of each variable.
+        row: (r,) unit of each row.
+        objective: unit of the cost.
+    """
+
+    column: FloatArray
+    row: FloatArray
+    objective: float
+
+
+@dataclass(frozen=True)
 class Optimum:
     """An optimal solution.
 
@@ -56,17 +71,20 @@ class _Quiet(highspy.Highs):
         self.silent()
 
 
-def solve(program: LinearProgram) -> Optimum:
-    """Solve a linear program to optimality.
+def solve(program: LinearProgram, units: Units | None = None) -> Optimum:
+    """Solve a linear program to optimality; units change how it is computed, not what it means (None: all are 1).
 
     Raises:
         SolverError: infeasible, unbounded, or not solved.
     """
+    if units is None:
+        units = Units(np.ones(len(program.cost)), np.ones(len(program.row_lower)), 1.0)
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(program.cost), len(program.row_lower)
-    model.col_cost_, model.col_lower_, model.col_upper_ = program.cost, program.lower, program.upper
-    model.row_lower_, model.row_upper_ = program.row_lower, program.row_upper
-    columns = csc_matrix(program.matrix)
+    model.col_cost_ = program.cost * units.column / units.objective
+    model.col_lower_, model.col_upper_ = program.lower / units.column, program.upper / units.column
+    model.row_lower_, model.row_upper_ = program.row_lower / units.row, program.row_upper / units.row
+    columns = csc_matrix(diags(1 / units.row) @ program.matrix @ diags(units.column))
     model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     model.a_matrix_.start_ = columns.indptr.astype(np.int32)
     model.a_matrix_.index_ = columns.indices.astype(np.int32)
@@ -81,7 +99,7 @@ def solve(program: LinearProgram) -> Optimum:
         raise SolverError(f"the linear program has no optimum: {solver.modelStatusToString(status)}")
     found = solver.getSolution()
     return Optimum(
-        np.array(found.col_value, dtype=np.float64),
-        np.array(found.row_dual, dtype=np.float64),
-        float(solver.getInfo().objective_function_value),
+        np.array(found.col_value, dtype=np.float64) * units.column,
+        np.array(found.row_dual, dtype=np.float64) * units.objective / units.row,
+        float(solver.getInfo().objective_function_value) * units.objective,
     )

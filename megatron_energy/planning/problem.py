@@ -123,6 +123,16 @@ class Problem:
         """Joules of the baseline, one GPU per unit."""
         return float(self.cost_j[:, self.baseline_column].sum()) + self.horizon_power_w * self.straggler_s
 
+    @cached_property
+    def longest_operation_s(self) -> float:
+        """Seconds of the longest vertex, at any clock: the natural unit of time; 1 where nothing takes time."""
+        return float(self.tables.time_s.max(initial=0.0)) or 1.0
+
+    @cached_property
+    def costliest_operation_j(self) -> float:
+        """Largest effective energy of a vertex, by size: the natural unit of energy; 1 where nothing costs energy."""
+        return float(np.abs(self.cost_j).max(initial=0.0)) or 1.0
+
     def durations(self, clocks: IntArray) -> FloatArray:
         """(n,) seconds for (n,) clock columns."""
         return np.asarray(self.tables.time_s[np.arange(len(clocks)), clocks], dtype=np.float64)
