@@ -150,8 +150,8 @@ class Problem:
         return effective_j + self.horizon_power_w * max(iteration_s, self.earliest_horizon_s)
 
     def saved_percent(self, energy_j: float) -> float:
-        """Percent saved against the baseline by a plan of ``energy_j`` (one GPU per unit)."""
-        return 100 * (1 - energy_j / self.baseline_energy_j)
+        """Percent saved against the baseline by a plan of ``energy_j`` (one GPU per unit); 0 where the baseline uses nothing."""
+        return 100 * (1 - energy_j / self.baseline_energy_j) if self.baseline_energy_j else 0.0
 
     def meets_deadline(self, iteration_s: float) -> bool:
         """Whether an iteration time keeps the deadline (within rounding)."""
@@ -161,7 +161,7 @@ class Problem:
         """Time and energy of (n,) clock columns, for all GPUs."""
         iteration_s = self.iteration_s(clocks)
         energy_j = self.energy_j(self.effective_j(clocks), iteration_s)
-        late = max(iteration_s, self.earliest_horizon_s) / self.straggler_s - 1
+        late = max(iteration_s, self.earliest_horizon_s) / self.straggler_s - 1 if self.straggler_s else 0.0
         return Evaluation(
             iteration_s=iteration_s,
             energy_j=energy_j * self.gpus_per_unit,

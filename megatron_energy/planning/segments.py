@@ -73,6 +73,8 @@ def few_switches(
         starts: (n,) clock columns of plans to be no worse than; those that miss the deadline or switch more often are ignored.
     """
     space = Space(problem, max_switches, lead_s)
+    if not space.units or space.clocks == 1 or problem.deadline_s <= 0:  # nothing to choose
+        return Search(problem.baseline_clocks, None, True)
     begin_s = time.monotonic()
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:

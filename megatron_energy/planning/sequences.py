@@ -35,7 +35,7 @@ def clocked_vertices(problem: Problem) -> tuple[IntArray, ...]:
 def useful_columns(problem: Problem) -> int:
     """Number of clock columns, from the highest, that can save energy: below every vertex's cheapest clock nothing does."""
     kinds = {(t.tobytes(), c.tobytes()): (t, c) for t, c in zip(problem.tables.time_s, problem.cost_j, strict=True)}
-    last = max(int(lower_hull(time_s, cost_j).max()) for time_s, cost_j in kinds.values())
+    last = max((int(lower_hull(time_s, cost_j).max()) for time_s, cost_j in kinds.values()), default=0)
     return max(last, problem.baseline_column) + 1
 
 
@@ -65,7 +65,7 @@ class Space:
         self.lead_s = lead_s
         self.members = clocked_vertices(problem)
         self.clocks = useful_columns(problem)
-        self.length = max(len(member) for member in self.members)
+        self.length = max((len(member) for member in self.members), default=0)
         self.units = [unit for unit, member in enumerate(self.members) if len(member)]
         void = np.zeros((1, self.clocks))
         self.time_s = np.concatenate([problem.tables.time_s[:, : self.clocks], void])
