@@ -154,15 +154,20 @@ class DoneActuator(NvmlActuator):
         self.ended.append((time.monotonic(), clock_mhz))
 
 
-def node_process(folder: str, rank: int, gpus: int, rounds: int, polite: bool, barrier: Any, results: Any) -> None:
-    """One GPU's process: measures latency with the others, then half of the GPUs rise while the others fall, in turn."""
+def node_process(folder: str, rank: int, gpus: int, rounds: int, polite: bool, barrier: Any, leads: Any, results: Any) -> None:
+    """One GPU's process: measures latency with the others, then half of the GPUs rise while the others fall, in turn.
+
+    All use the longest lead of the node: whose turn at the driver comes last is chance.
+    """
     install(f"a100-sxm4-80gb:{gpus}", Path(folder))
     gpu = all_gpus()[rank]
     pynvml.nvmlLib.gpus[rank].set_load(0.5)  # an idle GPU would not show the clock that is in force
     latency = LatencyProbe(NvmlActuator(gpu), gpu, (1410, 900)).measure(10, barrier.wait, gpus, rank)
     actuator, stream = DoneActuator(gpu), HostStream()
     turns = NodeTurns(Path(folder) / "turns", rank, gpus) if polite else None
-    settings = Settings(lead_s=latency.lead_s, in_force_s=latency.in_force_s, least_interval_s=0.0)
+    leads[rank] = latency.lead_s
+    barrier.wait()
+    settings = Settings(lead_s=max(leads), in_force_s=latency.in_force_s, least_interval_s=0.0)
     controller = ClockController(actuator, stream, settings, readings=gpu, turns=turns)
     controller.start()
     due_s = []
@@ -183,10 +188,9 @@ def node_runs(gpus: int, rounds: int, polite: bool) -> list[NodeRun]:
     """All processes of a node."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        barrier, results = context.Barrier(gpus, timeout=120), context.Queue()
-        processes = [
-            context.Process(target=node_process, args=(folder, rank, gpus, rounds, polite, barrier, results)) for rank in range(gpus)
-        ]
+        barrier, leads, results = context.Barrier(gpus, timeout=120), context.Array("d", gpus), context.Queue()
+        arguments = [(folder, rank, gpus, rounds, polite, barrier, leads, results) for rank in range(gpus)]
+        processes = [context.Process(target=node_process, args=one) for one in arguments]
         for process in processes:
             process.start()
         found = [results.get(timeout=300) for _ in processes]
