@@ -55,6 +55,8 @@ class Problem:
         slowdown: permitted, 0.01 is one percent.
         straggler: how much longer than this pipeline's baseline another replica takes, 1 or more.
         baseline_column: clock column of the GPUs as found.
+        unit_weights: (units,) how often each unit counts in every energy, such as the number of like replicas that it stands for;
+            None: once.
 
     Raises:
         UserError: a value that makes no sense.
@@ -67,6 +69,7 @@ class Problem:
     slowdown: float = 0.0
     straggler: float = 1.0
     baseline_column: int = 0
+    unit_weights: FloatArray | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.blocking_power_w) and self.blocking_power_w >= 0):
@@ -77,6 +80,8 @@ class Problem:
             raise UserError(f"straggler must be 1 or more (its time relative to the baseline), not {self.straggler}")
         if self.gpus_per_unit < 1:
             raise UserError(f"every unit needs at least one GPU, not {self.gpus_per_unit}")
+        if self.unit_weights is not None and self.unit_weights.shape != (len(self.graph.units),):
+            raise ValueError(f"{self.unit_weights.shape} weights for {len(self.graph.units)} units")
 
     @cached_property
     def paths(self) -> Paths:
@@ -86,7 +91,8 @@ class Problem:
     @cached_property
     def cost_j(self) -> FloatArray:
         """(n, F) effective energy: energy - blocking power x time."""
-        return self.tables.energy_j - self.blocking_power_w * self.tables.time_s
+        cost_j = self.tables.energy_j - self.blocking_power_w * self.tables.time_s
+        return cost_j if self.unit_weights is None else cost_j * self.unit_weights[self.graph.unit_of_vertex, np.newaxis]
 
     @cached_property
     def baseline_clocks(self) -> IntArray:
@@ -111,7 +117,8 @@ class Problem:
     @cached_property
     def horizon_power_w(self) -> float:
         """W that all units together draw per second of horizon: blocking power x units."""
-        return self.blocking_power_w * len(self.graph.units)
+        count = len(self.graph.units) if self.unit_weights is None else float(self.unit_weights.sum())
+        return self.blocking_power_w * count
 
     @cached_property
     def earliest_horizon_s(self) -> float:
