@@ -98,6 +98,13 @@ def first_clock_mhz(unit: UnitPlan) -> int:
     return first.clock_mhz if begins_iteration else unit.segments[-1].clock_mhz
 
 
+def _exists(schedule: Schedule, kind: str, chunk: int, microbatch: int) -> bool:
+    """Whether such an operation, or grad-sync or optimizer step, is part of an iteration."""
+    if kind in ("forward", "backward"):
+        return 0 <= chunk < schedule.chunks and 0 <= microbatch < schedule.microbatches
+    return kind in ("grad-sync", "optimizer")
+
+
 def _requests(requests: Sequence[TransitionRequest]) -> dict[TransitionPoint, tuple[ClockRequest, ...]]:
     found: dict[TransitionPoint, tuple[ClockRequest, ...]] = {}
     for r in requests:
@@ -166,7 +173,12 @@ class Planner:
             self._problem(self.facts.schedule(mode), profile)
 
     def _check_requests(self, plan: Plan) -> None:
-        """Whether this host can bring the plan's clocks about, and in time."""
+        """Whether the plan's clocks can be brought about here, where it says, and in time."""
+        named = [(s.kind, s.chunk, s.microbatch) for unit in plan.units for s in unit.segments]
+        named += [(r.kind, r.chunk, r.microbatch) for unit in plan.units for r in unit.requests]
+        for kind, chunk, microbatch in named:
+            if not _exists(plan.schedule, kind, chunk, microbatch):
+                raise UserError(f"the plan names {kind} {microbatch} of chunk {chunk}, which its schedule has not: make it again")
         unsupported = sorted(plan.clocks_mhz - set(self.clocks_mhz))
         if unsupported:
             raise UserError(f"the plan uses {unsupported[0]} MHz, which {self.gpu_name} does not support: make a plan for this GPU")
@@ -238,13 +250,21 @@ class Planner:
         )
         return PlannedRun(plan, self.facts.stage_of_rank)
 
+    def _check_top_clock(self, profile: Profile) -> None:
+        """A baseline below the GPU's maximum clock would be slower than the GPUs as found, and so would the plan."""
+        top_mhz = max(self.clocks_mhz)
+        for (stage, _, instruction), curve in profile.curves.items():
+            if instruction in ("forward", "backward") and curve.clock_mhz[0] < top_mhz and stage < self.facts.any.pipeline:
+                raise UserError(
+                    f"the profile has {instruction} of stage {stage} up to {curve.clock_mhz[0]} MHz only, "
+                    f"this GPU runs at {top_mhz}: measure it there too"
+                )
+
     def _problem(self, schedule: Schedule, profile: Profile) -> Problem:
         grad_sync, optimizer = has_instruction(profile, "grad-sync"), has_instruction(profile, "optimizer")
         graph = build_graph(schedule, transfer_s=transfer_time_s(profile), grad_sync=grad_sync, optimizer=optimizer)
         tables = build_tables(graph, interpolate_profile(profile, self.clocks_mhz), schedule.chunks)
-        top_mhz, measured_mhz = max(self.clocks_mhz), int(tables.clock_mhz[0])
-        if measured_mhz < top_mhz:  # the baseline would be slower than the GPUs as found, and so would the plan
-            raise UserError(f"the profile was measured up to {measured_mhz} MHz, this GPU runs at {top_mhz}: measure the profile there too")
+        self._check_top_clock(profile)
         gpus_per_unit = self.facts.world_size // self.facts.any.pipeline
         blocking_w = profile.blocking_power_w if profile.blocking_power_w is not None else load(self.options.emulated_gpu).blocking_power_w
         return Problem(graph, tables, blocking_w, gpus_per_unit, self.options.slowdown)

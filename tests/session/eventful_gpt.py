@@ -10,7 +10,7 @@ Events::
     unknown-backward    backwards start from copies of the outputs that the forwards made
     twice               two schedule calls before the optimizer's step
     ramp-up             from now on twice as many microbatches
-    die                 rank 1 raises
+    die                 rank 0 raises
 """
 
 import argparse
@@ -59,7 +59,7 @@ def train(args: argparse.Namespace, events: Mapping[str, str], model: list[Any],
         event = events.get(str(step))
         if event == "ramp-up":
             call["num_microbatches"] = 2 * args.microbatches
-        if event == "die" and dist.get_rank() == 1:
+        if event == "die" and dist.get_rank() == 0:
             raise RuntimeError("this rank is asked to die")
         for _ in range(2 if event == "evaluate" else 0):
             schedule(**call, forward_only=True)

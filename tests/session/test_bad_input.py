@@ -1,0 +1,307 @@
+"""What a user can get wrong: one line and exit status 2 before the first step; once training runs, it goes on at maximum clocks."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron_energy.cli import launch as launcher
+from megatron_energy.emulation.catalog import load
+from megatron_energy.errors import UserError
+from megatron_energy.profiles.files import save_profile
+from megatron_energy.session.emulated import on_emulated_nodes
+from megatron_energy.session.emulated_session import Home
+from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.options import EnergyOptions
+from tests.emulated_gpus import emulated_node
+from tests.megatron.launching import needs_megatron
+from tests.session.facts import job
+from tests.session.launched import EMULATED, SHORT, UNTIL_PLAN, Done, Training, launch_all, results, training
+from tests.session.simulated import SimulatedRun
+
+RANKS = 2
+LAYOUT = ["--pipeline", "2", "--virtual", "2", "--microbatches", "4", "--layers", "4", "--overlap", "--keep-outputs"]
+ENERGY = ["--energy-policy", "segments", *EMULATED, *SHORT]
+GPU = load("a100-sxm4-80gb")
+
+
+# Known before anything is started: neither torch nor Megatron is needed.
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("raise AssertionError('no training may start')\n")
+    return path
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+HEADER = "stage,instruction,frequency,time,energy\n"
+EARLY: dict[str, tuple[Callable[[Path], list[str]], str]] = {
+    "gpu": (lambda d: ["--energy-emulated-gpu", "a1000"], "unknown emulated GPU 'a1000': choose one of a100-sxm4-80gb, "),
+    "model": (lambda d: ["--energy-emulated-model", "gpt5"], "unknown model 'gpt5': choose one of gpt3-1.3b, "),
+    "no profile": (lambda d: ["--energy-profile", str(d / "no.csv")], "no.csv does not exist: give the path of a CSV file"),
+    "empty profile": (lambda d: ["--energy-profile", written(d / "p.csv", "")], "p.csv is empty: the first line must name"),
+    "binary profile": (lambda d: ["--energy-profile", os.fspath(Path(launcher.__file__).parent)], "cannot be read"),
+    "no such column": (lambda d: ["--energy-profile", written(d / "p.csv", "a,b\n1,2\n")], "column stage is missing"),
+    "no number": (
+        lambda d: ["--energy-profile", written(d / "p.csv", HEADER + "0,forward,1410,fast,1\n")],
+        "p.csv, line 2, column time: 'fast' is not a number",
+    ),
+    "not finite": (
+        lambda d: ["--energy-profile", written(d / "p.csv", HEADER + "0,forward,1410,nan,1\n")],
+        "p.csv, line 2, column time: 'nan' must be a finite number",
+    ),
+    "model profile": (lambda d: ["--energy-emulated-model", str(d / "no.csv")], "no.csv does not exist"),
+    "no plan": (lambda d: ["--energy-plan", str(d / "no.json")], "cannot read the plan"),
+    "plan is text": (lambda d: ["--energy-plan", written(d / "p.json", "plan")], "p.json is no plan: not JSON"),
+    "plan is another JSON": (lambda d: ["--energy-plan", written(d / "p.json", "[1]")], "p.json is no plan: make one with"),
+    "plan of a later release": (
+        lambda d: ["--energy-plan", written(d / "p.json", '{"schema": "megatron-energy/plan", "version": 99}')],
+        "p.json has plan version 99",
+    ),
+    "damaged plan": (
+        lambda d: ["--energy-plan", written(d / "p.json", '{"schema": "megatron-energy/plan", "version": 1, "units": [{}]}')],
+        "p.json is damaged",
+    ),
+    "directory": (lambda d: ["--energy-dir", written(d / "file", "") + "/energy"], "choose another --energy-dir"),
+    "policy": (lambda d: ["--energy-policy", "all"], "--energy-policy all: choose one of off, measure"),
+    "slowdown": (lambda d: ["--energy-slowdown", "-0.1"], "--energy-slowdown -0.1: must be a fraction >= 0"),
+    "flag": (lambda d: ["--energy-saving", "much"], "unknown option --energy-saving: choose one of"),
+}
+
+
+def one_line(capsys: pytest.CaptureFixture[str], *said: str) -> None:
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1, err
+    assert all(part in err for part in said), err
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_mistakes_in_options_and_files(name: str, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, said = EARLY[name]
+    options = ["--energy-device", "emulated", "--energy-dir", str(tmp_path / "energy"), *words(tmp_path)]
+    assert launcher.main(["--nproc", "2", str(script), *options]) == 2
+    one_line(capsys, said)
+
+
+@pytest.mark.parametrize("device", ["nvml", "auto"])
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this host has an NVIDIA driver")
+def test_no_driver(device: str, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--nproc", "2", str(script), "--energy-policy", "measure", "--energy-device", device, "--energy-dir", str(tmp_path)]
+    assert launcher.main(words) == 2
+    one_line(capsys, "no NVIDIA driver here: use --energy-device emulated or run on a GPU host")
+
+
+def test_plans_on_real_gpus_are_not_in_this_version(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with emulated_node(tmp_path / "node"):
+        words = ["--nproc", "2", str(script), "--energy-policy", "segments", "--energy-device", "nvml", "--energy-dir", str(tmp_path)]
+        assert launcher.main(words) == 2
+    one_line(capsys, "--energy-policy segments on real GPUs is not in this version: use measure, or --energy-device emulated")
+
+
+# Known once the layout is known: before the first step, and without Megatron in these tests.
+
+MODEL = {
+    "layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "attention_heads": 4, "vocabulary": 64, "sequence_length": 16,
+    "microbatch_size": 1, "core_version": "0.19.2",
+}  # fmt: skip
+FACTS = job(pipeline=2, chunks=2, microbatches=4, **MODEL)
+OPTIONS = EnergyOptions(
+    policy="segments", device="emulated", emulated_model="gpt3-13b", emulated_micro_batch=4, baseline_iterations=1, sweep_clocks=3
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with plan.json and profile.csv of the job that these tests are about."""
+    folder = tmp_path_factory.mktemp("made")
+    run = SimulatedRun(OPTIONS, FACTS, FACTS.schedule("overlap"))
+    run.iterate(UNTIL_PLAN)
+    findings = run.coordinator.findings
+    assert findings.planned is not None and findings.profile is not None, run.said
+    findings.planned.save(folder / "plan.json")
+    save_profile(findings.profile, folder / "profile.csv")
+    return folder
+
+
+def start(directory: Path, facts: JobFacts = FACTS, **changed: Any) -> Home:
+    """The home rank's start of a session."""
+    options = replace(OPTIONS, directory=str(directory), **changed)
+    return Home(options, on_emulated_nodes(facts.ranks, 8), GPU.sm_clocks_mhz, lambda line: None)
+
+
+def test_the_plan_and_the_profile_themselves_are_accepted(made: Path, tmp_path: Path) -> None:
+    start(tmp_path, plan=str(made / "plan.json"))
+    start(tmp_path, profile=str(made / "profile.csv"))
+
+
+def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
+    def change(plan: Any) -> None:
+        for key in path[:-1]:
+            plan = plan[key]
+        plan[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_set("layout", "tensor", to=2), "the plan was made for tensor parallel size 2, this run has 1"),
+        (_set("schedule", "microbatches", to=8), "the plan was made for microbatches 8, this run has 4"),
+        (_set("schedule", "p2p", to="overlap-wait"), "the plan was made for p2p overlap-wait, this run has overlap"),
+        (_set("fingerprint", to="0123456789ab-gpt3-13bx4"), "the plan was made for another model"),
+        (_set("units", 0, "segments", 0, "clock_mhz", to=1411), "the plan uses 1411 MHz, which NVIDIA A100-SXM4-80GB does not support"),
+        (_set("lead_s", to=0.0), "the plan requests raises 0.000 s early, but this node needs 0.030 s: make it with --lead 0.030"),
+        (_set("units", 1, "requests", 0, "microbatch", to=4), "of chunk 1, which its schedule has not"),
+    ],
+)
+def test_plans_for_something_else(change: Callable[[Any], None], said: str, made: Path, tmp_path: Path) -> None:
+    plan = json.loads((made / "plan.json").read_text())
+    change(plan)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(UserError) as refused:
+        start(tmp_path, plan=str(tmp_path / "plan.json"))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        (lambda row: row[0] != "1", "the profile has no forward of stage 1, chunk 0 (it has stages 0)"),
+        (lambda row: row[:3] != ["1", "1", "backward"], "the profile has no backward of stage 1, chunk 1 (it has stages 0, 1)"),
+        (lambda row: row[3] != "1410", "the profile has backward of stage 0 up to 1275 MHz only, this GPU runs at 1410"),
+        (lambda row: row[:3] != ["0", "1", "forward"] or row[3] == "855", "the profile has forward of stage 0 up to 855 MHz only"),
+    ],
+)
+def test_profiles_that_lack_something(keep: Callable[[list[str]], bool], said: str, made: Path, tmp_path: Path) -> None:
+    header, *rows = (made / "profile.csv").read_text().splitlines()
+    (tmp_path / "profile.csv").write_text("\n".join([header, *(row for row in rows if keep(row.split(",")))]))
+    with pytest.raises(UserError) as refused:
+        start(tmp_path, profile=str(tmp_path / "profile.csv"))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_emulated_model_from_a_profile_of_another_pipeline(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the profile has 2 stages, the run 4: use a profile of the same pipeline size"):
+        start(tmp_path, job(pipeline=4, chunks=2, microbatches=4, **MODEL), emulated_model=str(made / "profile.csv"))
+
+
+# On real Megatron.
+
+STEPS = UNTIL_PLAN + 4
+DISTURBED = UNTIL_PLAN + 1
+EVENTS = {"unknown-backward": DISTURBED, "twice": DISTURBED, "ramp-up": DISTURBED, "early": 1}
+CASES = {
+    name: Training([*LAYOUT, "--steps", str(STEPS)], {str(step): "twice" if name == "early" else name}) for name, step in EVENTS.items()
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, made: Path) -> dict[str, Done]:
+    folder = tmp_path_factory.mktemp("bad")
+    short = Training([*LAYOUT, "--steps", "3"], {})
+    deep = Training(["--pipeline", "2", "--virtual", "16", "--layers", "32", "--microbatches", "4", "--overlap"], {})
+    other = Training([*LAYOUT[:4], "--microbatches", "6", *LAYOUT[6:]], {})
+    plan = made / "plan.json"
+    launches = {"off": training(folder / "off", RANKS, CASES, "--energy-policy", "off")}
+    launches |= {name: training(folder / name, RANKS, {name: case}, *ENERGY) for name, case in CASES.items()}
+    launches |= {
+        "plan": training(folder / "plan", RANKS, {"short": short}, *ENERGY, "--energy-plan", plan),
+        "other": training(folder / "other", RANKS, {"other": other}, *ENERGY, "--energy-plan", plan),
+        "deep": training(folder / "deep", RANKS, {"deep": deep}, *ENERGY, "--energy-emulated-model", "gpt3-1.3b"),
+        "dead": training(folder / "dead", RANKS, {"dead": Training(LAYOUT, {"1": "die"})}, *ENERGY),
+        "odd": training(folder / "odd", RANKS, {"odd": Training(["--pipeline", "3"], {})}, *ENERGY),
+    }
+    return launch_all(folder, launches)
+
+
+@needs_megatron
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("other", "the plan was made for microbatches 4, this run has 6: make a plan for this schedule"),
+        ("deep", "model 'gpt3-1.3b'"),
+    ],
+)
+def test_what_only_the_layout_shows_ends_all_ranks_before_the_first_step(runs: dict[str, Done], name: str, said: str) -> None:
+    done = runs[name]
+    assert done.status == 2
+    assert len(done.said) == 1 and done.said[0].startswith("error: ") and said in done.said[0]
+    assert "Traceback" not in done.err + (done.directory / "logs" / "rank-0.log").read_text()
+    assert not (done.directory / "iterations.jsonl").exists()
+
+
+@needs_megatron
+def test_a_fitting_plan_runs(runs: dict[str, Done]) -> None:
+    assert (runs["plan"].status, runs["plan"].phases) == (0, ["baseline", "baseline", "planned"]), runs["plan"].err
+
+
+@needs_megatron
+@pytest.mark.parametrize("name", CASES)
+def test_training_goes_on_unchanged(runs: dict[str, Done], name: str) -> None:
+    assert runs[name].status == 0, runs[name].err
+    folder = runs["off"].directory.parent
+    assert results(folder / name, name, RANKS) == results(folder / "off", name, RANKS)
+
+
+REASONS = {
+    "unknown-backward": "a backward ran on an output that no recorded forward made",
+    "twice": "two schedule calls without an optimizer step between them",
+    "ramp-up": "microbatches changed from 4 to 8 during the run",
+    "early": "two schedule calls without an optimizer step between them",
+}
+
+
+@needs_megatron
+@pytest.mark.parametrize("name", CASES)
+def test_clocks_go_to_maximum_with_one_line(runs: dict[str, Done], name: str) -> None:
+    lines = [line for line in runs[name].said if not line.startswith("megatron-energy: plan made")]
+    assert len(lines) == 1
+    assert lines[0].startswith("megatron-energy: maximum clocks from here on: ") and REASONS[name] in lines[0]
+    last = runs[name].iterations[-1]
+    assert (last.phase, last.iteration) == ("maximum", STEPS)
+    assert all(gpu.clock_mhz == 1410 for gpu in last.gpus)
+
+
+@needs_megatron
+def test_what_was_not_recorded_has_no_figures(runs: dict[str, Done]) -> None:
+    for name in ("unknown-backward", "twice"):
+        iterations = runs[name].iterations
+        assert [i.iteration for i in iterations] == [n for n in range(1, STEPS + 1) if n != DISTURBED + 1]
+        assert [i.phase for i in iterations[UNTIL_PLAN:]] == ["planned", "maximum", "maximum"]
+    assert [i.iteration for i in runs["early"].iterations] == [1, *range(3, STEPS + 1)]
+
+
+@needs_megatron
+def test_other_sizes_are_not_compared_with_the_baseline(runs: dict[str, Done]) -> None:
+    iterations = runs["ramp-up"].iterations
+    assert [i.phase for i in iterations[UNTIL_PLAN:]] == ["planned", "maximum", "maximum", "maximum"]
+    assert [i.plan_version for i in iterations[UNTIL_PLAN:]] == [1, 0, 0, 0]
+    assert iterations[-1].time_s > 1.5 * iterations[1].time_s
+    assert [(i.saved_percent, i.slowdown_percent) for i in iterations[DISTURBED:]] == [(None, None)] * 3
+
+
+@needs_megatron
+def test_a_dead_rank_ends_the_job_with_its_message(runs: dict[str, Done]) -> None:
+    done = runs["dead"]
+    assert done.status == 1
+    assert "rank 0 failed with exit status 1; its last lines:" in done.err
+    assert done.err.count("RuntimeError: this rank is asked to die") == 1
+
+
+@needs_megatron
+def test_what_megatron_refuses_is_megatrons_to_say(runs: dict[str, Done]) -> None:
+    done = runs["odd"]
+    assert done.status == 1 and done.said == []
+    assert "world_size (2) is not divisible by" in done.err
