@@ -7,6 +7,7 @@ clock was changed without a valid lease, or clockd ended by itself.
 """
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -41,7 +42,7 @@ class Quantities:
     def row(self, name: str) -> str:
         """A row of a Markdown table: number, median, 99th percentile and worst in ms."""
         ordered = sorted(self.all_s)
-        p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+        p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
         return f"| {name} | {len(ordered)} | {1000 * statistics.median(ordered):.2f} | {1000 * p99:.2f} | {1000 * ordered[-1]:.2f} |"
 
 

@@ -20,6 +20,7 @@ class Connection:
         self.link = link
         self.caller = caller
         self.dropped = ""
+        self.wants_to_write = False  # whether the loop waits for room to send
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self._malformed = Allowance(MALFORMED_PER_S, MALFORMED_BURST)

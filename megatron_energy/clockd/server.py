@@ -41,6 +41,7 @@ class Server:
         self._listener, self._service, self._lending, self._clock = listener, service, lending, clock
         self._selector = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
+        self._waiting: set[Connection] = set()  # have sent more than was answered in the last pass
         self._per_user: Counter[int] = Counter()
         self._most = connections_possible()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -49,15 +50,10 @@ class Server:
         """Call ``action`` whenever ``descriptor`` has something to read (signals)."""
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return len(self._connections)
-
     def step(self, longest_s: float = LONGEST_PASS_S) -> None:
         """One pass; waits at most ``longest_s`` for something to do."""
-        busy = any(connection.has_line for connection in self._connections)
-        wait_s = 0.0 if busy else max(0.0, min(longest_s, self._lending.next_due_s() - self._clock()))
+        wait_s = 0.0 if self._waiting else max(0.0, min(longest_s, self._lending.next_due_s() - self._clock()))
+        touched = self._waiting
         arrived: list[Connection] = []
         for key, _ in sorted(self._selector.select(wait_s), key=lambda event: isinstance(event[0].data, Connection)):
             if isinstance(key.data, Connection):
@@ -66,16 +62,18 @@ class Server:
                 key.data()  # ended processes, signals, new connections
         self._lending.tick()
         for connection in arrived:
-            if connection in self._connections:
-                connection.read()
-                connection.flush()
-        self._serve()
-        for connection in [connection for connection in self._connections if connection.dropped]:
-            self._close(connection, connection.dropped)
-        for connection in self._connections:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_output else 0)
-            if self._selector.get_key(connection.link).events != events:
+            connection.read()
+            connection.flush()
+        touched = (touched | set(arrived)) & self._connections  # without those whose process has just ended
+        self._serve(touched)
+        for connection in touched:
+            if connection.dropped:
+                self._close(connection, connection.dropped)
+            elif connection.has_output != connection.wants_to_write:
+                connection.wants_to_write = connection.has_output
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_to_write else 0)
                 self._selector.modify(connection.link, events, connection)
+        self._waiting = {connection for connection in touched if connection.has_line and not connection.dropped}
 
     def close(self) -> None:
         """Close all connections; their leases end."""
@@ -85,10 +83,10 @@ class Server:
         self._listener.close()
         self._selector.close()
 
-    def _serve(self) -> None:
-        """Answer one request of each client, the urgent ones first."""
+    def _serve(self, connections: set[Connection]) -> None:
+        """Answer one request of each of these clients, the urgent ones first."""
         asked: list[tuple[bool, Connection, Request]] = []
-        for connection in self._connections:
+        for connection in connections:
             request = None if connection.dropped else self._next_request(connection)
             if request is not None:
                 asked.append((not self._service.urgent(connection.caller, request), connection, request))
