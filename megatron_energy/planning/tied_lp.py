@@ -1,0 +1,109 @@
+"""The linear program of tied clocks: the bound's, with one mix of clocks per group instead of one per vertex.
+
+Variables are the start of every vertex, the horizon, the duration of every kind (vertices of one group with the same times), and the
+share w of every group's work at each clock. A kind's duration is the sum of w x its time at each clock. One clock per group is a
+feasible point, so no tied choice uses less than the optimum. Times are counted in deadlines and energies in the largest of them: the
+solver's tolerances are absolute, and iterations of microseconds or of hours are to be solved alike.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_matrix
+
+from megatron_energy.pipeline.graph import FloatArray, IntArray
+from megatron_energy.planning.lp import LinearProgram, solve
+from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
+from megatron_energy.planning.ties import Ties
+
+
+@dataclass(frozen=True)
+class TiedBound:
+    """The optimum.
+
+    Attributes:
+        energy_j: least energy of any tied choice, one GPU per unit.
+        shares: (G, F) share of each group's work at each clock.
+    """
+
+    energy_j: float
+    shares: FloatArray
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """K kinds: vertices of one group that take the same time at every clock."""
+
+    of_vertex: IntArray  # (n,) kind, -1 without a group
+    group: IntArray  # (K,)
+    time_s: FloatArray  # (K, F)
+
+
+def tied_bound(problem: Problem, ties: Ties) -> TiedBound:
+    """Solve the linear program of tied clocks.
+
+    Raises:
+        SolverError: no clocks keep the deadline.
+    """
+    clocks = problem.tables.time_s.shape[1]
+    cost_j = _group_cost_j(problem, ties)
+    unit_j = max(float(np.abs(cost_j).max(initial=0.0)), problem.horizon_power_w * problem.deadline_s) or 1.0
+    optimum = solve(_program(problem, ties, cost_j / unit_j, problem.horizon_power_w / unit_j))
+    free_j = float(problem.cost_j[ties.group < 0, ties.free[ties.group < 0]].sum())
+    shares = optimum.x[len(optimum.x) - ties.count * clocks :].reshape(ties.count, clocks)
+    return TiedBound(optimum.objective * unit_j + free_j, shares)
+
+
+def _group_cost_j(problem: Problem, ties: Ties) -> FloatArray:
+    """(G, F) effective energy of each group at each clock."""
+    cost_j = np.zeros((ties.count, problem.tables.time_s.shape[1]))
+    np.add.at(cost_j, ties.group[ties.group >= 0], problem.cost_j[ties.group >= 0])
+    return cost_j
+
+
+def _kinds(problem: Problem, ties: Ties) -> _Kinds:
+    index: dict[tuple[int, bytes], int] = {}
+    of_vertex = [
+        index.setdefault((group, problem.tables.time_s[v].tobytes()), len(index)) if group >= 0 else -1
+        for v, group in enumerate(ties.group.tolist())
+    ]
+    time_s = np.array([np.frombuffer(times) for _, times in index]).reshape(len(index), problem.tables.time_s.shape[1])
+    return _Kinds(np.array(of_vertex, dtype=np.int64), np.array([group for group, _ in index], dtype=np.int64), time_s)
+
+
+def _program(problem: Problem, ties: Ties, share_cost: FloatArray, horizon_cost_per_s: float) -> LinearProgram:
+    """Columns: starts (n), horizon, durations of kinds (K), shares (G x F). Rows: edges, sinks, durations, sums of shares."""
+    kinds, unit_s = _kinds(problem, ties), problem.deadline_s or 1.0
+    edges, sinks, n = problem.graph.edges, problem.paths.sinks, len(problem.graph.vertices)
+    clocks, count = problem.tables.time_s.shape[1], len(kinds.group)
+    leaving = np.concatenate([edges[:, 0], sinks])
+    first_share, rows = n + 1 + count, len(leaving)
+    fixed_s = np.where(kinds.of_vertex < 0, problem.durations(ties.free), 0.0)
+    lag_s = np.concatenate([problem.graph.lag_s, np.zeros(len(sinks))])
+    arriving = np.concatenate([edges[:, 1], np.full(len(sinks), n)])
+    kind = kinds.of_vertex[leaving]
+    timed = np.flatnonzero(kind >= 0)
+    share = first_share + kinds.group[:, np.newaxis] * clocks + np.arange(clocks)
+    entries = [
+        (np.arange(rows), arriving, np.ones(rows)),
+        (np.arange(rows), leaving, -np.ones(rows)),
+        (timed, n + 1 + kind[timed], -np.ones(len(timed))),
+        (rows + np.arange(count), n + 1 + np.arange(count), np.ones(count)),
+        (rows + np.repeat(np.arange(count), clocks), share.ravel(), -kinds.time_s.ravel() / unit_s),
+        (
+            rows + count + np.repeat(np.arange(ties.count), clocks),
+            first_share + np.arange(ties.count * clocks),
+            np.ones(ties.count * clocks),
+        ),
+    ]
+    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
+    latest = problem.deadline_s / unit_s * (1 + TIME_TOLERANCE)
+    exact = np.concatenate([np.zeros(count), np.ones(ties.count)])
+    return LinearProgram(
+        cost=np.concatenate([np.zeros(n), [horizon_cost_per_s * unit_s], np.zeros(count), share_cost.ravel()]),
+        lower=np.concatenate([np.zeros(n), [problem.earliest_horizon_s / unit_s], np.zeros(count + ties.count * clocks)]),
+        upper=np.concatenate([np.full(n + 1, latest), np.full(count + ties.count * clocks, np.inf)]),
+        matrix=coo_matrix((value, (row, column)), shape=(rows + count + ties.count, first_share + ties.count * clocks)),
+        row_lower=np.concatenate([(fixed_s[leaving] + lag_s) / unit_s, exact]),
+        row_upper=np.concatenate([np.full(rows, np.inf), exact]),
+    )
