@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from megatron_energy.cli.job import Job
     from megatron_energy.planning.plan import Plan
 
-POLICIES = ("segments", "operations", "stages", "uniform", "maximum")
+POLICIES = ("segments", "operations", "roles", "stages", "uniform", "power-limit", "envpipe", "maximum")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -1,24 +1,39 @@
 """Policies: ways to choose clocks. One function solves for any of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.graph import IntArray
-from megatron_energy.pipeline.replay import makespans
 from megatron_energy.planning.bound import Bound, bound
+from megatron_energy.planning.envpipe import envpipe
 from megatron_energy.planning.operations import per_operation
-from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
+from megatron_energy.planning.power_limit import power_limit
+from megatron_energy.planning.problem import Problem
+from megatron_energy.planning.roles import roles
 from megatron_energy.planning.segments import EFFORTS, few_switches
+from megatron_energy.planning.stages import stages
+from megatron_energy.planning.uniform import maximum, uniform
 
-Policy: TypeAlias = Literal["segments", "operations", "stages", "uniform", "maximum"]
-"""``segments``: few switches per GPU. ``operations``: a clock per operation, for reference. ``stages``: one clock per stage.
-``uniform``: one clock for all. ``maximum``: the GPUs as found."""
+Policy: TypeAlias = Literal["segments", "operations", "roles", "stages", "uniform", "power-limit", "maximum"]
+"""``segments``: few switches per GPU. ``operations``: a clock per operation, for reference. ``roles``: one clock per stage, direction and
+role. ``stages``: one clock per stage. ``uniform``: one clock for all. ``power-limit``: one power cap for all. ``maximum``: the GPUs as
+found."""
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+PLAIN_POLICIES = ("envpipe",)
+"""Policies that know plain 1F1B only; ``envpipe`` is the published algorithm, which knows no deadline either."""
+
+_FIXED: Mapping[str, Callable[[Problem], IntArray]] = {
+    "roles": roles,
+    "stages": stages,
+    "uniform": uniform,
+    "power-limit": power_limit,
+    "maximum": maximum,
+    "envpipe": envpipe,
+}
 
 
 @dataclass(frozen=True)
@@ -48,11 +63,11 @@ def solve(
     seed: int = 0,
     starts: Sequence[IntArray] = (),
 ) -> Solution:
-    """Choose the clock of every vertex; the plan keeps the deadline exactly.
+    """Choose the clock of every vertex; the plan keeps the deadline exactly (but see :data:`PLAIN_POLICIES`).
 
     Args:
         problem: what is to be planned.
-        policy: one of :data:`POLICIES`.
+        policy: one of :data:`POLICIES` or :data:`PLAIN_POLICIES`.
         max_switches: of ``segments``: most changes per GPU and iteration, counted cyclically (so 1 equals 0).
         effort: of ``segments``: ``default`` (seconds) or ``high`` (minutes; also proves how much so few switches can save).
         lead_s: how early raises will be requested: ``segments`` counts what that costs.
@@ -60,29 +75,17 @@ def solve(
         starts: (n,) clock columns of plans that ``segments`` may be no worse than, such as one for fewer switches.
 
     Raises:
-        UserError: unknown policy or effort.
+        UserError: unknown policy or effort, or a policy that does not know this schedule.
     """
-    if policy not in POLICIES:
-        raise UserError(f"unknown policy '{policy}': choose one of {', '.join(POLICIES)}")
+    if policy not in (*POLICIES, *PLAIN_POLICIES):
+        raise UserError(f"unknown policy '{policy}': choose one of {', '.join((*POLICIES, *PLAIN_POLICIES))}")
     if effort not in EFFORTS:
         raise UserError(f"unknown effort '{effort}': choose one of {', '.join(EFFORTS)}")
     found = bound(problem)
-    if policy == "maximum":
-        return Solution(problem.baseline_clocks, found)
-    if policy == "uniform":
-        return Solution(_uniform(problem), found)
+    if policy in _FIXED:
+        return Solution(_FIXED[policy](problem), found)
     if policy == "operations":
         return Solution(per_operation(problem, found), found)
-    switches = 0 if policy == "stages" else max_switches
-    known = [_uniform(problem), *starts]
-    search = few_switches(problem, found, switches, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
+    known = [uniform(problem), *starts]
+    search = few_switches(problem, found, max_switches, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
     return Solution(search.clocks, found, search.limit_energy_j, search.complete)
-
-
-def _uniform(problem: Problem) -> IntArray:
-    """The one clock for all that uses the least energy in time; the baseline's clock is always in time."""
-    length_s = makespans(problem.graph, problem.tables.time_s)
-    energy_j = problem.cost_j.sum(axis=0) + problem.horizon_power_w * np.maximum(length_s, problem.earliest_horizon_s)
-    in_time = length_s <= problem.deadline_s * (1 + TIME_TOLERANCE)
-    column = int(np.where(in_time, energy_j, np.inf).argmin())
-    return np.full(len(problem.graph.vertices), column, dtype=np.int64)

@@ -113,7 +113,7 @@ def test_policies_without_segments_by_hand(two_stages: list[object], shell: Shel
 
 
 def test_every_policy_of_the_planner_is_offered() -> None:
-    assert sorted(POLICIES) == sorted(policies.POLICIES)
+    assert sorted(POLICIES) == sorted((*policies.POLICIES, *policies.PLAIN_POLICIES))
 
 
 def test_tensor_and_data_parallel_gpus_are_counted(two_stages: list[object], shell: Shell) -> None:
