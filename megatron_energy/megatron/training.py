@@ -88,25 +88,61 @@ def _with_flags(options: EnergyOptions, provider: Provider | None) -> Provider:
     return provide
 
 
+class _LogCalls:
+    """Calls ``on_log`` for megatron.training's loop.
+
+    Attributes:
+        told: last iteration that ``on_log`` was called for.
+        last: last iteration of all.
+    """
+
+    def __init__(self, training: Any, on_log: Callable[[int, Any], None]) -> None:
+        self.training = training
+        self.on_log = on_log
+        self.told = self.last = 0
+
+    def at(self, iteration: int) -> None:
+        """An iteration has been logged, or could have been."""
+        self.last = iteration
+        if iteration % self.training.get_args().log_interval == 0:
+            self.tell()
+
+    def tell(self) -> None:
+        """Call ``on_log``, once per iteration."""
+        if self.told != self.last:
+            self.told = self.last
+            self.on_log(self.last, self.training.get_tensorboard_writer())
+
+
 def call_at_log_interval(on_log: Callable[[int, Any], None]) -> None:
     """Call ``on_log(iteration, writer)`` after Megatron has logged, every --log-interval iterations, on every rank.
 
+    The loop's last iteration counts too, whatever its number: what came after the last interval is not lost.
     ``writer`` is Megatron's TensorBoard writer, which exists on the last rank only: None elsewhere, and without
     --tensorboard-dir.
     """
 
     def wrap(training: Any) -> None:
-        training_log = training.training_log
+        training_log, train = training.training_log, training.train
         signature = inspect.signature(training_log)
+        calls = _LogCalls(training, on_log)
 
         @functools.wraps(training_log)
         def log(*args: Any, **kwargs: Any) -> Any:
             result = training_log(*args, **kwargs)
-            iteration = int(signature.bind(*args, **kwargs).arguments["iteration"])
-            if iteration % training.get_args().log_interval == 0:
-                on_log(iteration, training.get_tensorboard_writer())
+            calls.at(int(signature.bind(*args, **kwargs).arguments["iteration"]))
             return result
 
-        replace(training, training_log=log)
+        @functools.wraps(train)
+        def loop(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = train(*args, **kwargs)
+            except SystemExit:  # an agreed early end of all ranks: --exit-interval, --exit-duration, a signal
+                calls.tell()
+                raise
+            calls.tell()
+            return result
+
+        replace(training, training_log=log, train=loop)
 
     apply_when_imported("megatron.training.training", wrap)

@@ -72,7 +72,8 @@ class MeasuredSession:
             job = JobFacts(tuple(gathered))
             self._job, self._uuids = job, uuids
             self._reporter = Reporter(options, job, Findings(), f"{job.world_size} GPUs", say)
-            say(f"measuring {len(set(uuids))} GPUs ({self._meter.source_reason}); clocks are left as they are")
+            emulated = "emulated " if is_emulated() else ""
+            say(f"measuring {len(set(uuids))} {emulated}GPUs ({self._meter.source_reason}); clocks are left as they are")
         self.requests: dict[TransitionPoint, Any] = {}
         self.evaluation_requests: dict[TransitionPoint, Any] = {}
 

@@ -22,6 +22,16 @@ def parse_args(extra_args_provider: Any = None, ignore_unknown_args: bool = Fals
     return parser.parse_args(sys.argv[1:])
 
 
+def run_loop(iterations: int, status: int | None = None) -> str:
+    """As megatron.training.training.train: logs every iteration; may end the process."""
+    loop = sys.modules["megatron.training.training"]
+    for iteration in range(1, iterations + 1):
+        loop.training_log(0.5, 1e-3, iteration)
+    if status is not None:
+        sys.exit(status)
+    return "done"
+
+
 @pytest.fixture
 def megatron(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """The modules, as if imported already; <= 0.17 has a second name of the parser."""
@@ -35,6 +45,7 @@ def megatron(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     arguments.parse_args = initialize.parse_args = parse_args  # type: ignore[attr-defined]
     loop.get_args = lambda: SimpleNamespace(log_interval=5)  # type: ignore[attr-defined]
     loop.get_tensorboard_writer = lambda: "writer"  # type: ignore[attr-defined]
+    loop.train = run_loop  # type: ignore[attr-defined]
     loop.training_log = lambda loss, learning_rate, iteration, extra=None: ("report", loss)  # type: ignore[attr-defined]
     yield SimpleNamespace(arguments=arguments, initialize=initialize, loop=loop)
 
@@ -102,6 +113,18 @@ def test_the_callback_comes_after_megatron_s_log_at_its_interval(megatron: Simpl
     assert calls == [(5, "writer"), (10, "writer")]
     megatron.loop.training_log(0.5, 1e-3, iteration=15)
     assert calls[-1] == (15, "writer")
+
+
+def test_the_loop_s_last_iteration_is_told_too(megatron: SimpleNamespace) -> None:
+    calls: list[int] = []
+    training.call_at_log_interval(lambda iteration, writer: calls.append(iteration))
+    assert megatron.loop.train(12) == "done"
+    assert calls == [5, 10, 12]
+    megatron.loop.train(10)
+    assert calls == [5, 10, 12, 5, 10], "told once where it is on the interval"
+    with pytest.raises(SystemExit):
+        megatron.loop.train(3, status=0)
+    assert calls[5:] == [3]
 
 
 def test_options_without_a_policy_attach_nothing() -> None:
