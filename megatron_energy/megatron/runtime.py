@@ -15,6 +15,7 @@ from megatron_energy.gpus.library import open_nvml
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.visible import gpu_for_cuda_device
 from megatron_energy.megatron import attach
+from megatron_energy.megatron.imports import loaded
 from megatron_energy.megatron.runtime_protocol import Requests
 from megatron_energy.records.steps import Program
 from megatron_energy.session.facts import RankFacts
@@ -31,6 +32,11 @@ def say(line: str) -> None:
 
 UNENDED = 16
 """Schedule calls without an optimizer step of Megatron's after which we say that no iteration ever ends."""
+
+
+TRAINING_LOOP = "megatron.training.training"
+OWN_LOG_INTERVAL = 10
+"""Iterations between log calls where the script has a loop of its own rather than megatron.training's."""
 
 
 class EnergyRuntime:
@@ -63,6 +69,8 @@ class EnergyRuntime:
             self._iteration = _megatron_iteration() or self._iteration + 1
         self._session.iteration(self._iteration, program, evaluation)
         self.requests, self.evaluation_requests = self._session.requests, self._session.evaluation_requests
+        if not evaluation and loaded(TRAINING_LOOP) is None and self._iteration % OWN_LOG_INTERVAL == 0:
+            self.on_log(self._iteration, None)
 
     def on_broken(self, reason: str) -> None:
         """The running iteration cannot be recorded faithfully."""

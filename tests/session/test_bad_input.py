@@ -1,4 +1,4 @@
-"""What a user can get wrong: one line and exit status 2 before the first step; once training runs, it goes on at maximum clocks."""
+"""What a user can get wrong before the first step: one line and exit status 2 (on real Megatron: test_disturbed_runs.py)."""
 
 import json
 import os
@@ -12,20 +12,13 @@ import pytest
 from megatron_energy.cli import launch as launcher
 from megatron_energy.emulation.catalog import load
 from megatron_energy.errors import UserError
-from megatron_energy.profiles.files import save_profile
 from megatron_energy.session.emulated import on_emulated_nodes
 from megatron_energy.session.emulated_session import Home
 from megatron_energy.session.facts import JobFacts
-from megatron_energy.session.options import EnergyOptions
 from tests.emulated_gpus import emulated_node
-from tests.megatron.launching import needs_megatron
 from tests.session.facts import job
-from tests.session.launched import EMULATED, SHORT, UNTIL_PLAN, Done, Training, launch_all, results, training
-from tests.session.simulated import SimulatedRun
+from tests.session.small_job import FACTS, MODEL, OPTIONS, make
 
-RANKS = 2
-LAYOUT = ["--pipeline", "2", "--virtual", "2", "--microbatches", "4", "--layers", "4", "--overlap", "--keep-outputs"]
-ENERGY = ["--energy-policy", "segments", *EMULATED, *SHORT]
 GPU = load("a100-sxm4-80gb")
 
 
@@ -111,27 +104,10 @@ def test_plans_on_real_gpus_are_not_in_this_version(script: Path, tmp_path: Path
 
 # Known once the layout is known: before the first step, and without Megatron in these tests.
 
-MODEL = {
-    "layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "attention_heads": 4, "vocabulary": 64, "sequence_length": 16,
-    "microbatch_size": 1, "core_version": "0.19.2",
-}  # fmt: skip
-FACTS = job(pipeline=2, chunks=2, microbatches=4, **MODEL)
-OPTIONS = EnergyOptions(
-    policy="segments", device="emulated", emulated_model="gpt3-13b", emulated_micro_batch=4, baseline_iterations=1, sweep_clocks=3
-)
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with plan.json and profile.csv of the job that these tests are about."""
-    folder = tmp_path_factory.mktemp("made")
-    run = SimulatedRun(OPTIONS, FACTS, FACTS.schedule("overlap"))
-    run.iterate(UNTIL_PLAN)
-    findings = run.coordinator.findings
-    assert findings.planned is not None and findings.profile is not None, run.said
-    findings.planned.save(folder / "plan.json")
-    save_profile(findings.profile, folder / "profile.csv")
-    return folder
+    return make(tmp_path_factory.mktemp("made"))
 
 
 def start(directory: Path, facts: JobFacts = FACTS, **changed: Any) -> Home:
@@ -195,113 +171,3 @@ def test_profiles_that_lack_something(keep: Callable[[list[str]], bool], said: s
 def test_an_emulated_model_from_a_profile_of_another_pipeline(made: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the profile has 2 stages, the run 4: use a profile of the same pipeline size"):
         start(tmp_path, job(pipeline=4, chunks=2, microbatches=4, **MODEL), emulated_model=str(made / "profile.csv"))
-
-
-# On real Megatron.
-
-STEPS = UNTIL_PLAN + 4
-DISTURBED = UNTIL_PLAN + 1
-EVENTS = {"unknown-backward": DISTURBED, "twice": DISTURBED, "ramp-up": DISTURBED, "early": 1}
-CASES = {
-    name: Training([*LAYOUT, "--steps", str(STEPS)], {str(step): "twice" if name == "early" else name}) for name, step in EVENTS.items()
-}
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, made: Path) -> dict[str, Done]:
-    folder = tmp_path_factory.mktemp("bad")
-    short = Training([*LAYOUT, "--steps", "3"], {})
-    deep = Training(["--pipeline", "2", "--virtual", "16", "--layers", "32", "--microbatches", "4", "--overlap"], {})
-    other = Training([*LAYOUT[:4], "--microbatches", "6", *LAYOUT[6:]], {})
-    plan = made / "plan.json"
-    launches = {"off": training(folder / "off", RANKS, CASES, "--energy-policy", "off")}
-    launches |= {name: training(folder / name, RANKS, {name: case}, *ENERGY) for name, case in CASES.items()}
-    launches |= {
-        "plan": training(folder / "plan", RANKS, {"short": short}, *ENERGY, "--energy-plan", plan),
-        "other": training(folder / "other", RANKS, {"other": other}, *ENERGY, "--energy-plan", plan),
-        "deep": training(folder / "deep", RANKS, {"deep": deep}, *ENERGY, "--energy-emulated-model", "gpt3-1.3b"),
-        "dead": training(folder / "dead", RANKS, {"dead": Training(LAYOUT, {"1": "die"})}, *ENERGY),
-        "odd": training(folder / "odd", RANKS, {"odd": Training(["--pipeline", "3"], {})}, *ENERGY),
-    }
-    return launch_all(folder, launches)
-
-
-@needs_megatron
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("other", "the plan was made for microbatches 4, this run has 6: make a plan for this schedule"),
-        ("deep", "model 'gpt3-1.3b'"),
-    ],
-)
-def test_what_only_the_layout_shows_ends_all_ranks_before_the_first_step(runs: dict[str, Done], name: str, said: str) -> None:
-    done = runs[name]
-    assert done.status == 2
-    assert len(done.said) == 1 and done.said[0].startswith("error: ") and said in done.said[0]
-    assert "Traceback" not in done.err + (done.directory / "logs" / "rank-0.log").read_text()
-    assert not (done.directory / "iterations.jsonl").exists()
-
-
-@needs_megatron
-def test_a_fitting_plan_runs(runs: dict[str, Done]) -> None:
-    assert (runs["plan"].status, runs["plan"].phases) == (0, ["baseline", "baseline", "planned"]), runs["plan"].err
-
-
-@needs_megatron
-@pytest.mark.parametrize("name", CASES)
-def test_training_goes_on_unchanged(runs: dict[str, Done], name: str) -> None:
-    assert runs[name].status == 0, runs[name].err
-    folder = runs["off"].directory.parent
-    assert results(folder / name, name, RANKS) == results(folder / "off", name, RANKS)
-
-
-REASONS = {
-    "unknown-backward": "a backward ran on an output that no recorded forward made",
-    "twice": "two schedule calls without an optimizer step between them",
-    "ramp-up": "microbatches changed from 4 to 8 during the run",
-    "early": "two schedule calls without an optimizer step between them",
-}
-
-
-@needs_megatron
-@pytest.mark.parametrize("name", CASES)
-def test_clocks_go_to_maximum_with_one_line(runs: dict[str, Done], name: str) -> None:
-    lines = [line for line in runs[name].said if not line.startswith("megatron-energy: plan made")]
-    assert len(lines) == 1
-    assert lines[0].startswith("megatron-energy: maximum clocks from here on: ") and REASONS[name] in lines[0]
-    last = runs[name].iterations[-1]
-    assert (last.phase, last.iteration) == ("maximum", STEPS)
-    assert all(gpu.clock_mhz == 1410 for gpu in last.gpus)
-
-
-@needs_megatron
-def test_what_was_not_recorded_has_no_figures(runs: dict[str, Done]) -> None:
-    for name in ("unknown-backward", "twice"):
-        iterations = runs[name].iterations
-        assert [i.iteration for i in iterations] == [n for n in range(1, STEPS + 1) if n != DISTURBED + 1]
-        assert [i.phase for i in iterations[UNTIL_PLAN:]] == ["planned", "maximum", "maximum"]
-    assert [i.iteration for i in runs["early"].iterations] == [1, *range(3, STEPS + 1)]
-
-
-@needs_megatron
-def test_other_sizes_are_not_compared_with_the_baseline(runs: dict[str, Done]) -> None:
-    iterations = runs["ramp-up"].iterations
-    assert [i.phase for i in iterations[UNTIL_PLAN:]] == ["planned", "maximum", "maximum", "maximum"]
-    assert [i.plan_version for i in iterations[UNTIL_PLAN:]] == [1, 0, 0, 0]
-    assert iterations[-1].time_s > 1.5 * iterations[1].time_s
-    assert [(i.saved_percent, i.slowdown_percent) for i in iterations[DISTURBED:]] == [(None, None)] * 3
-
-
-@needs_megatron
-def test_a_dead_rank_ends_the_job_with_its_message(runs: dict[str, Done]) -> None:
-    done = runs["dead"]
-    assert done.status == 1
-    assert "rank 0 failed with exit status 1; its last lines:" in done.err
-    assert done.err.count("RuntimeError: this rank is asked to die") == 1
-
-
-@needs_megatron
-def test_what_megatron_refuses_is_megatrons_to_say(runs: dict[str, Done]) -> None:
-    done = runs["odd"]
-    assert done.status == 1 and done.said == []
-    assert "world_size (2) is not divisible by" in done.err
