@@ -7,7 +7,7 @@ from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.pipeline.replay import replay
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.plan import Expectation, Plan
-from megatron_energy.planning.problem import Problem
+from megatron_energy.planning.problem import Evaluation, Problem
 from megatron_energy.planning.requests import Timing, enforce_lead, unit_plans
 
 
@@ -76,7 +76,13 @@ def expectation(
     problem: Problem, clocks: IntArray, bound_energy_j: float | None = None, limit_energy_j: float | None = None
 ) -> Expectation:
     """Replayed figures of (n,) clock columns."""
-    found = problem.evaluate(clocks)
+    return expectation_of(problem, problem.evaluate(clocks), bound_energy_j, limit_energy_j)
+
+
+def expectation_of(
+    problem: Problem, found: Evaluation, bound_energy_j: float | None = None, limit_energy_j: float | None = None
+) -> Expectation:
+    """An evaluation beside the problem's baseline, deadline and bounds; the bounds count one GPU per unit."""
     return Expectation(
         iteration_s=found.iteration_s,
         energy_j=found.energy_j,

@@ -1,6 +1,7 @@
 """A plan and its file: which clock every GPU runs at, segment by segment, and what that is expected to give.
 
-The file is JSON with a schema version. Segments are stored once per class of identical GPUs (a pipeline stage of all replicas)::
+The file is JSON with a schema version. Segments are stored once per class of identical GPUs: a pipeline stage of all replicas, or, where
+GPUs differ, those of its ranks that are alike (``"ranks": "0-3,8"``)::
 
     {"schema": "megatron-energy/plan", "version": 1,
      "layout": {"tensor": 2, ..., "pipeline": 4}, "schedule": {"stages": 4, ..., "p2p": "overlap"}, "fingerprint": "5f0c...",
@@ -16,11 +17,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning.rank_ranges import ranks_of
 from megatron_energy.planning.typed import build
 
 SCHEMA = "megatron-energy/plan"
@@ -61,17 +64,19 @@ class TransitionRequest:
 
 @dataclass(frozen=True)
 class UnitPlan:
-    """One class of identical GPUs: a stage, in all replicas.
+    """One class of identical GPUs: a stage, in all replicas, or some of its ranks.
 
     Attributes:
         stage: pipeline stage.
         segments: in the order of the iteration; the last one's clock holds until the first one begins in the next iteration.
         requests: how the segments are brought about; see :mod:`megatron_energy.planning.requests`.
+        ranks: which ranks, such as ``0-3,8``; empty: all of the stage.
     """
 
     stage: int
     segments: tuple[Segment, ...]
     requests: tuple[TransitionRequest, ...] = ()
+    ranks: str = ""
 
     @property
     def switches(self) -> int:
@@ -144,16 +149,38 @@ class Plan:
     @property
     def switches_mean(self) -> float:
         """Switches per GPU and iteration, mean."""
-        return sum(u.switches for u in self.units) / len(self.units)
+        return sum(u.switches * self.gpus_of(u) for u in self.units) / sum(self.gpus_of(u) for u in self.units)
 
     @property
     def switches_max(self) -> int:
         """Switches per GPU and iteration, of the GPU with the most."""
         return max(u.switches for u in self.units)
 
-    def unit(self, stage: int) -> UnitPlan:
-        """The plan of a stage's GPUs."""
-        return next(u for u in self.units if u.stage == stage)
+    @property
+    def by_rank(self) -> bool:
+        """Whether GPUs of one stage differ in their clocks, so that every class names its ranks."""
+        return any(u.ranks for u in self.units)
+
+    @cached_property
+    def _unit_of_rank(self) -> dict[int, UnitPlan]:
+        return {rank: u for u in self.units if u.ranks for rank in ranks_of(u.ranks, self.gpus)}
+
+    def gpus_of(self, unit: UnitPlan) -> int:
+        """How many GPUs follow one of ``units``."""
+        return len(ranks_of(unit.ranks, self.gpus)) if unit.ranks else self.gpus // self.layout["pipeline"]
+
+    def unit(self, stage: int, rank: int | None = None) -> UnitPlan:
+        """The plan of a stage's GPUs, or of one of them.
+
+        Raises:
+            UserError: the plan tells the ranks apart, and has this one in another stage.
+        """
+        if rank is None or not self.by_rank:
+            return next(u for u in self.units if u.stage == stage)
+        found = self._unit_of_rank[rank]
+        if found.stage != stage:
+            raise UserError(f"the plan has rank {rank} in stage {found.stage}, this run in stage {stage}: plan for this order of ranks")
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -201,16 +228,28 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 def _parsed(body: Mapping[str, Any]) -> Plan:
     plan = build(Plan, {key: value for key, value in body.items() if key not in ("schema", "version")})
-    if sorted(u.stage for u in plan.units) != list(range(plan.schedule.stages)) or not all(u.segments for u in plan.units):
+    stages = sorted({u.stage for u in plan.units} if plan.by_rank else [u.stage for u in plan.units])
+    if stages != list(range(plan.schedule.stages)) or not all(u.segments for u in plan.units):
         raise ValueError("units: not one list of segments per stage")
     for name in LAYOUT:
         if plan.layout.get(name, 0) < 1:
             raise ValueError(f"layout.{name}: must be there and at least 1")
     if plan.layout["pipeline"] != plan.schedule.stages:
         raise ValueError("layout.pipeline and schedule.stages differ")
+    if plan.by_rank:
+        _check_ranks(plan)
     if min(plan.clocks_mhz) <= 0:
         raise ValueError("units: a clock must be above zero")
     return plan
+
+
+def _check_ranks(plan: Plan) -> None:
+    try:
+        ranks = sorted(rank for u in plan.units for rank in ranks_of(u.ranks, plan.gpus))
+    except ValueError as error:
+        raise ValueError(f"units: {error}") from None
+    if ranks != list(range(plan.gpus)):
+        raise ValueError("units: not one list of segments per rank")
 
 
 def check_plan(plan: Plan, layout: Mapping[str, int], schedule: Schedule, fingerprint: str = "") -> None:

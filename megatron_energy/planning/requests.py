@@ -129,19 +129,29 @@ def clock_columns(graph: Graph, clock_mhz: Sequence[int] | IntArray, units: Sequ
         KeyError: a segment begins at an operation that the graph does not have.
         ValueError: a clock is not in ``clock_mhz``; the message is that clock.
     """
-    column = {int(mhz): i for i, mhz in enumerate(clock_mhz)}
     by_stage = {u.stage: u for u in units}
     result = np.zeros(len(graph.vertices), dtype=np.int64)
     for unit, chain in zip(graph.units, graph.chains, strict=True):
-        plan = by_stage[unit.stage]
-        begins = {(s.kind, s.chunk, s.microbatch): s.clock_mhz for s in plan.segments}
-        current = plan.segments[-1].clock_mhz
-        for vertex in chain:
-            v = graph.vertices[int(vertex)]
-            current = begins.pop((v.kind, v.chunk, v.microbatch), current) if v.kind in ANCHORS else current
-            if current not in column:
-                raise ValueError(str(current))
-            result[vertex] = column[current]
-        if begins:
-            raise KeyError(next(iter(begins)))
+        result[chain] = chain_columns(graph, chain, clock_mhz, by_stage[unit.stage])
+    return result
+
+
+def chain_columns(graph: Graph, chain: IntArray, clock_mhz: Sequence[int] | IntArray, plan: UnitPlan) -> IntArray:
+    """Clock columns of one unit's vertices, in order of execution, under the plan of its GPUs.
+
+    Raises:
+        KeyError, ValueError: as :func:`clock_columns`.
+    """
+    column = {int(mhz): i for i, mhz in enumerate(clock_mhz)}
+    result = np.zeros(len(chain), dtype=np.int64)
+    begins = {(s.kind, s.chunk, s.microbatch): s.clock_mhz for s in plan.segments}
+    current = plan.segments[-1].clock_mhz
+    for position, vertex in enumerate(chain):
+        v = graph.vertices[int(vertex)]
+        current = begins.pop((v.kind, v.chunk, v.microbatch), current) if v.kind in ANCHORS else current
+        if current not in column:
+            raise ValueError(str(current))
+        result[position] = column[current]
+    if begins:
+        raise KeyError(next(iter(begins)))
     return result

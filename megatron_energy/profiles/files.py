@@ -6,10 +6,10 @@ GPU that waits in communication); ``grad-sync``, ``optimizer``, ``p2p`` (time of
 blank means that the clock does not matter.
 
 Optional columns: ``position`` (rows of the first and last microbatch are left out: the plan needs the steady ones), ``rank``
-(the slowest rank's time, as ranks of a stage run in lock-step; the mean energy), ``memory_frequency`` (only the highest is
-used), ``throttled`` (counted in the provenance), ``time_std``, ``energy_std``, ``samples`` (checked, not used). A further column
-that says the same in every row is kept as a fact in the profile's provenance; one that varies is named under
-``ignored_columns``.
+(the slowest rank's time, as ranks of a stage run in lock-step; the mean energy; :func:`load_rank_profiles` keeps the ranks apart),
+``memory_frequency`` (only the highest is used), ``throttled`` (counted in the provenance), ``time_std``, ``energy_std``, ``samples``
+(checked, not used). A further column that says the same in every row is kept as a fact in the profile's provenance; one that varies
+is named under ``ignored_columns``.
 """
 
 import csv
@@ -18,12 +18,15 @@ import math
 import os
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
 
 from megatron_energy.errors import UserError
 from megatron_energy.profiles.profile import Curve, Profile
+from megatron_energy.profiles.ranks import RankProfiles
 from megatron_energy.profiles.rows import Row, read_rows
 
 _Key = tuple[int, int, str]
@@ -46,6 +49,52 @@ def load_profile(path: str | os.PathLike[str], scale: float = 1.0) -> Profile:
     curves = {key: _curve(path, key, group, scale) for key, group in sorted(_grouped(used).items())}
     _check_chunks(path, curves)
     return Profile(curves, _blocking_power(curves), provenance)
+
+
+def load_rank_profiles(path: str | os.PathLike[str], stage_of_rank: Sequence[int], scale: float = 1.0) -> RankProfiles:
+    """Read the profile of every GPU of a job from a file with a column ``rank``; rows with a blank rank hold for all others.
+
+    Args:
+        path: the file.
+        stage_of_rank: pipeline stage of every rank of the job.
+        scale: multiplies times and energies.
+
+    Raises:
+        UserError: as :func:`load_profile`; also where a rank does not belong to the job, or has no rows.
+    """
+    everyone = load_profile(path, scale)
+    path = Path(path)
+    rows = _chosen(path, read_rows(path)[1], {})
+    _check_ranks(path, rows, stage_of_rank)
+    by_rank: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_rank[row.rank].append(row)
+    shared = {key: _curve(path, key, group, scale) for key, group in _grouped(by_rank.pop(-1, [])).items()}
+    profiles = [replace(everyone, curves=shared)]
+    index: dict[tuple[object, ...], int] = {}  # GPUs with the same curves share a profile
+    of_rank = [0] * len(stage_of_rank)
+    for rank, own in sorted(by_rank.items()):
+        curves = shared | {key: _curve(path, key, group, scale) for key, group in _grouped(own).items()}
+        content = tuple((key, *(part.tobytes() for part in astuple(curve))) for key, curve in sorted(curves.items()))
+        of_rank[rank] = index.setdefault(content, len(profiles))
+        if of_rank[rank] == len(profiles):
+            profiles.append(replace(everyone, curves=curves))
+    return RankProfiles(tuple(profiles), tuple(of_rank))
+
+
+def _check_ranks(path: Path, rows: list[Row], stage_of_rank: Sequence[int]) -> None:
+    shared = {row.stage for row in rows if row.rank < 0}
+    measured = {row.rank for row in rows}
+    for row in rows:
+        if row.rank >= len(stage_of_rank):
+            raise UserError(f"{path}, line {row.line}, column rank: {row.rank} is not a rank of this job, which has {len(stage_of_rank)}")
+        if row.rank >= 0 and stage_of_rank[row.rank] != row.stage:
+            raise UserError(
+                f"{path}, line {row.line}, column rank: rank {row.rank} is in stage {stage_of_rank[row.rank]} of this job, not {row.stage}"
+            )
+    for rank, stage in enumerate(stage_of_rank):
+        if rank not in measured and stage not in shared:
+            raise UserError(f"{path} has no rows for rank {rank}: measure it too, or leave the rank blank in rows that hold for the others")
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:

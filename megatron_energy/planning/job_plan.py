@@ -1,0 +1,103 @@
+"""The plan of a whole job whose GPUs may differ: every kind of GPU of every class of replicas has its own clocks."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from megatron_energy.errors import UserError
+from megatron_energy.pipeline.graph import IntArray
+from megatron_energy.pipeline.replay import replay
+from megatron_energy.planning.assemble import Purpose, expectation_of
+from megatron_energy.planning.job_problem import JobProblem
+from megatron_energy.planning.plan import Plan, UnitPlan
+from megatron_energy.planning.policies import Solution, solve
+from megatron_energy.planning.rank_ranges import ranges_of
+from megatron_energy.planning.requests import Timing, enforce_lead, unit_plans
+
+POLICIES = ("segments", "operations", "roles", "stages", "maximum")
+"""Policies that can give unlike GPUs unlike clocks; the others are made to compare with on jobs of like GPUs."""
+
+
+def plan_job(
+    job: JobProblem,
+    purpose: Purpose,
+    *,
+    effort: str = "default",
+    seed: int = 0,
+    starts: Sequence[IntArray] = (),
+) -> Plan:
+    """Choose the clocks of every GPU of a job.
+
+    Args:
+        job: the job's problem.
+        purpose: what the plan is for; its policy, switches and lead decide how it is searched.
+        effort: ``default`` (seconds) or ``high`` (minutes).
+        seed: of the search.
+        starts: plans to be no worse than, such as one that ignores that GPUs differ: (n,) columns of ``job.clock_mhz``, the same for all
+            GPUs of a unit. Those that are late are ignored.
+
+    Raises:
+        UserError: a policy that cannot give unlike GPUs unlike clocks.
+    """
+    if purpose.policy not in POLICIES:
+        raise UserError(f"policy {purpose.policy} knows no unlike GPUs: choose one of {', '.join(POLICIES)}")
+    begin_s = time.perf_counter()
+    solution = solve(
+        job.problem,
+        purpose.policy,
+        max_switches=purpose.max_switches,
+        effort=effort,
+        lead_s=purpose.lead_s,
+        seed=seed,
+        starts=[job.joint(start) for start in starts],
+    )
+    return assemble_job(job, job.clocks(solution.clocks), purpose, solution, time.perf_counter() - begin_s)
+
+
+def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: Solution | None = None, solve_s: float = 0.0) -> Plan:
+    """The plan of (S, n) clock columns, one row for every kind of GPU: segments, requests and replayed figures.
+
+    Args:
+        job: the job's problem.
+        clocks: as :meth:`~megatron_energy.planning.job_problem.JobProblem.clocks` gives them.
+        purpose: what the plan is for.
+        solution: for the bounds.
+        solve_s: time the planner took.
+    """
+    graph = job.problem.graph
+    slots = [job.of_slot(slot) for slot in range(job.slots)]
+    first = replay(graph, job.durations(clocks))
+    kept = [enforce_lead(slots[s], row, first.start_s, first.makespan_s, purpose.lead_s) for s, row in enumerate(clocks)]
+    clocks = np.stack(kept)
+    done = replay(graph, job.durations(clocks))
+    timing = Timing(done.start_s, done.end_s, done.makespan_s)
+    units = [unit_plans(problem, row, timing, purpose.lead_s) for problem, row in zip(slots, clocks, strict=True)]
+    bound = solution.bound.energy_j if solution is not None else None
+    limit = solution.limit_energy_j if solution is not None else None
+    return Plan(
+        layout=dict(purpose.layout),
+        schedule=purpose.schedule,
+        policy=purpose.policy,
+        max_switches=purpose.max_switches,
+        lead_s=purpose.lead_s,
+        expected=expectation_of(job.problem, job.evaluate(clocks), bound, limit),
+        units=_classes(job, units),
+        fingerprint=purpose.fingerprint,
+        solve_s=solve_s,
+        slowdown=job.problem.slowdown,
+        straggler=job.problem.straggler,
+        provenance=dict(purpose.provenance or {}),
+    )
+
+
+def _classes(job: JobProblem, by_slot: Sequence[Sequence[UnitPlan]]) -> tuple[UnitPlan, ...]:
+    """Every list of clocks once, with the ranks that follow it; without ranks where all GPUs of every stage are alike."""
+    ranks: dict[UnitPlan, list[int]] = {}
+    for unit, members in enumerate(job.members):
+        for slot in range(len(members.gpus)):
+            ranks.setdefault(by_slot[slot][unit], []).extend(job.ranks(unit, slot))
+    ordered = sorted(ranks, key=lambda plan: (plan.stage, min(ranks[plan])))
+    if len({plan.stage for plan in ordered}) == len(ordered):
+        return tuple(ordered)
+    return tuple(UnitPlan(plan.stage, plan.segments, plan.requests, ranges_of(ranks[plan])) for plan in ordered)
