@@ -72,13 +72,18 @@ def job_of(
         optimizer=has_instruction(profile, "optimizer"),
     )
     tables = build_tables(graph, profile, schedule.chunks)
-    problem = Problem(graph, tables, _blocking_power_w(args, profile, blocking_power_w), gpus_per_unit, slowdown, straggler)
+    problem = Problem(graph, tables, blocking_power_of(args, profile, blocking_power_w), gpus_per_unit, slowdown, straggler)
     if not problem.baseline_energy_j > 0:
         raise UserError(f"{args.profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
     return Job(schedule, profile, problem, tuple(int(mhz) for mhz in tables.clock_mhz))
 
 
-def _blocking_power_w(args: argparse.Namespace, profile: Profile, otherwise_w: float | None) -> float:
+def blocking_power_of(args: argparse.Namespace, profile: Profile, otherwise_w: float | None = None) -> float:
+    """Blocking power in W from the options, else the profile, else ``otherwise_w``.
+
+    Raises:
+        UserError: none of them has it.
+    """
     if args.blocking_power is not None:
         return float(args.blocking_power)
     if args.gpu is not None:

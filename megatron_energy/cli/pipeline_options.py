@@ -48,9 +48,9 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
 
 def add_pipeline_options(parser: argparse.ArgumentParser) -> None:
     """The schedule and the parallel sizes."""
-    parser.add_argument("--pipeline", type=whole(1), required=True, metavar="S", help="pipeline-parallel size")
+    parser.add_argument("--pipeline", type=whole(1), metavar="S", help="pipeline-parallel size")
     parser.add_argument("--chunks", type=whole(1), default=1, metavar="V", help="model chunks per stage (virtual pipeline size)")
-    parser.add_argument("--microbatches", type=whole(1), required=True, metavar="M", help="microbatches per pipeline and iteration")
+    parser.add_argument("--microbatches", type=whole(1), metavar="M", help="microbatches per pipeline and iteration")
     parser.add_argument("--group-size", type=whole(1), metavar="G", help="microbatches that a chunk runs in a row (default: S)")
     parser.add_argument("--tensor", type=whole(1), default=1, metavar="N", help="tensor-parallel size: so many GPUs per stage")
     parser.add_argument("--data", type=whole(1), default=1, metavar="N", help="data-parallel size, likewise")
@@ -68,8 +68,11 @@ def schedule_of(args: argparse.Namespace) -> Schedule:
     """The schedule that the options describe.
 
     Raises:
-        UserError: sizes that Megatron would refuse.
+        UserError: sizes that are missing or that Megatron would refuse.
     """
+    missing = [f"--{name}" for name in ("pipeline", "microbatches") if getattr(args, name) is None]
+    if missing:
+        raise UserError(f"the following arguments are required: {', '.join(missing)} (or --graph FILE)")
     if args.group_size is not None and args.chunks == 1:
         raise UserError("--group-size needs --chunks of at least 2: without chunks there is nothing to group")
     p2p: P2pMode = args.p2p or ("overlap" if args.chunks > 1 else "ideal")

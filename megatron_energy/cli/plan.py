@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from megatron_energy import __version__
 from megatron_energy.cli.pipeline_options import add_pipeline_options, add_profile_options, real, schedule_of, whole
+from megatron_energy.cli.plan_graph import plan_from_graph
 
 if TYPE_CHECKING:
     from megatron_energy.cli.job import Job
@@ -26,6 +27,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_profile_options(parser)
     add_pipeline_options(parser)
+    parser.add_argument("--graph", metavar="FILE", help="plan the schedule that this file describes instead (docs/graphs.md)")
     parser.add_argument("--policy", choices=POLICIES, default="segments", help="how clocks are chosen (default: segments)")
     parser.add_argument("--max-switches", type=whole(0), default=8, metavar="K", help="switches per GPU and iteration (default: 8)")
     parser.add_argument(
@@ -40,6 +42,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def handler(args: argparse.Namespace) -> int:
     """Make, write and print the plan."""
+    if args.graph is not None:
+        return plan_from_graph(args)
     from megatron_energy.cli.job import job_of
     from megatron_energy.cli.output import check_writable, print_plan, summary_of
 
