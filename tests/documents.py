@@ -1,5 +1,6 @@
 """README and docs/ as their tests see them: code blocks and what they hold, commands, flags, links."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -102,6 +103,18 @@ def _command(page: Path, line: int, text: str, words: list[str]) -> Command:
         words.pop(0)
     kept = tuple(word for word in words if word not in ("...", "$ARGS"))
     return Command(page, line, text, kept, tuple(variables))
+
+
+def shown_outputs(page: Path) -> Iterator[tuple[Command, Block]]:
+    """(command, text block right after it) for plans and replays whose output the page shows."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    found = blocks(page)
+    at_line = {command.line: command for command in commands(page)}
+    for block, after in itertools.pairwise(found):
+        between = lines[block.line + block.text.count("\n") - 1 : after.line - 2]
+        command = at_line.get(block.line)
+        if after.kind == "text" and not any(between) and command is not None and command.words[0] == "megatron-energy":
+            yield command, after
 
 
 def flags(text: str) -> set[str]:

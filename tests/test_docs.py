@@ -4,12 +4,11 @@ import argparse
 import contextlib
 import functools
 import io
-import itertools
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,6 +64,9 @@ def printed(page: Path, *arguments: str) -> str:
     Path("profile.csv").write_text(example_profile(page), encoding="utf-8")
     if arguments[0] == "replay":
         Path("plan.json").write_text(example_plan(), encoding="utf-8")
+    if "--graph" in arguments:
+        graph = next(block.text for block in documents.blocks(page) if block.kind == "json")
+        Path("graph.json").write_text(graph, encoding="utf-8")
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         assert main(arguments) == 0
@@ -154,18 +156,6 @@ def test_commands_run_or_parse(command: Command, desk: Path) -> None:
     checks[0](command, desk)
 
 
-def shown_outputs() -> Iterator[tuple[Command, Block]]:
-    """(command, text block right after it) for commands whose output the documentation shows."""
-    for page in PAGES:
-        found = documents.blocks(page)
-        for block, after in itertools.pairwise(found):
-            gap = page.read_text(encoding="utf-8").splitlines()[block.line + block.text.count("\n") - 1 : after.line - 2]
-            if after.kind == "text" and not any(gap):
-                command = next(c for c in documents.commands(page) if c.line == block.line)
-                if command.words[:2] in (("megatron-energy", "plan"), ("megatron-energy", "replay")):
-                    yield command, after
-
-
 def skeleton(text: str) -> list[str]:
     """The lines above the table of clocks, without numbers and spaces: a better planner may change those."""
     above = re.split(r"^stage ", text, flags=re.MULTILINE)[0]
@@ -176,17 +166,22 @@ def percents(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"([-+]?\d+\.\d+)%", text.partition("bound")[0])]
 
 
-@pytest.mark.parametrize(("command", "block"), [pytest.param(*pair, id=str(pair[0])) for pair in shown_outputs()])
+OUTPUTS = [pytest.param(*pair, id=str(pair[0])) for page in PAGES for pair in documents.shown_outputs(page)]
+
+
+@pytest.mark.parametrize(("command", "block"), OUTPUTS)
 def test_shown_output_is_real(command: Command, block: Block, desk: Path) -> None:
+    """If not, ``python tools/refresh_docs.py`` puts the real output there."""
     real = printed(command.page, *command.words[1:])
     assert skeleton(real) == skeleton(block.text)
-    assert percents(real) == pytest.approx(percents(block.text), abs=1.0)
+    # How late a plan is in another mode depends on its details, which change more than its saving does.
+    assert percents(real) == pytest.approx(percents(block.text), abs=1.0 if command.words[1] == "plan" else 5.0)
     baseline = r"^(?:iteration|energy|this|all)[^.]*?([\d,]+\.\d+)"  # depends on the profile alone
     assert re.findall(baseline, real, flags=re.MULTILINE) == re.findall(baseline, block.text, flags=re.MULTILINE)
 
 
 def test_the_outputs_of_the_plan_page_are_checked() -> None:
-    assert len(list(shown_outputs())) >= 3
+    assert len(OUTPUTS) >= 3
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
