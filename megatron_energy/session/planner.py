@@ -119,6 +119,15 @@ def _place(segment: Segment) -> str:
     return segment.kind
 
 
+def _expectation(plan: Plan) -> str:
+    e = plan.expected
+    bound = f"; no plan can save more than {e.bound_saved_percent:.2f}%" if e.bound_saved_percent is not None else ""
+    return (
+        f"expects {e.saved_percent:.2f}% less energy at {e.slowdown_percent:+.2f}% time "
+        f"({plan.switches_mean:.1f} switches per GPU{bound}), p2p {plan.schedule.p2p}"
+    )
+
+
 class Planner:
     """Plans for one job; on the home rank.
 
@@ -207,6 +216,7 @@ class Planner:
             return None
         plan = load_plan(self.options.plan)
         check_plan(plan, self.layout, schedule if self.facts.any.chunks > 1 else plan.schedule, self.fingerprint)
+        self.say(f"plan {self.options.plan}: {_expectation(plan)}")
         return PlannedRun(plan, self.facts.stage_of_rank)
 
     def given_profile(self) -> Profile | None:
@@ -243,11 +253,7 @@ class Planner:
             limit_energy_j=solution.limit_energy_j,
             solve_s=time.perf_counter() - begin_s,
         )
-        e = plan.expected
-        self.say(
-            f"plan made in {plan.solve_s:.1f} s: expects {e.saved_percent:.2f}% less energy at {e.slowdown_percent:+.2f}% time "
-            f"({plan.switches_mean:.1f} switches per GPU; no plan can save more than {e.bound_saved_percent:.2f}%), p2p {schedule.p2p}"
-        )
+        self.say(f"plan made in {plan.solve_s:.1f} s: {_expectation(plan)}")
         return PlannedRun(plan, self.facts.stage_of_rank)
 
     def _check_top_clock(self, profile: Profile) -> None:

@@ -108,6 +108,7 @@ def test_the_plan_of_a_run_can_be_run_at_once(runs: dict[str, Done]) -> None:
     first, again = runs["segments"], runs["planned"]
     assert (again.status, again.phases) == (0, ["baseline", "baseline", "planned", "planned"]), again.err
     assert again.json("plan.json") == first.json("plan.json")
+    assert len(again.said) == 1 and again.said[0].startswith(f"megatron-energy: plan {first.directory / 'plan.json'}: expects ")
     assert again.iterations[-1].energy_j == pytest.approx(first.iterations[-1].energy_j, rel=0.01)
     assert again.iterations[-1].slowdown_percent <= 0.1
 

@@ -1,0 +1,168 @@
+"""Few-switch plans: against enumeration of all of them, and what every one of them must keep."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from megatron_energy.errors import UserError
+from megatron_energy.pipeline.build import build_graph
+from megatron_energy.pipeline.replay import makespans, replay
+from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning.bound import bound
+from megatron_energy.planning.columns import limit
+from megatron_energy.planning.policies import POLICIES, solve
+from megatron_energy.planning.problem import Problem
+from megatron_energy.planning.segments import EFFORTS, Effort, few_switches
+from megatron_energy.planning.sequences import Space, clocked_vertices, count_switches
+from tests.planning.pipelines import chain_problem, gpu_tables, small_problem
+
+QUICK = Effort(rounds=6, time_s=60.0)
+
+
+def real_problem(p2p="overlap", **settings):
+    """Four stages, two chunks, eight microbatches with Megatron's own transfers, gradient sync and optimizer as fixed steps."""
+    graph = build_graph(Schedule(4, 8, 2, p2p=p2p), transfer_s=0.01, grad_sync=True, optimizer=True)
+    tables = gpu_tables(graph, clocks=(1400, 1300, 1200, 1100, 1000, 900))
+    for v, vertex in enumerate(graph.vertices):
+        if vertex.kind in ("grad-sync", "optimizer"):
+            tables.time_s[v], tables.energy_j[v] = 0.5, 60.0
+    return Problem(graph, tables, 80.0, **settings)
+
+
+def most_switches(problem, clocks):
+    return max(count_switches(clocks[member]) for member in clocked_vertices(problem))
+
+
+def in_time(problem, clocks):
+    return replay(problem.graph, problem.tables.time_s[np.arange(len(clocks)), clocks]).makespan_s <= problem.deadline_s * (1 + 1e-11)
+
+
+def cheapest_by_enumeration(problem, switches):
+    """Least energy over every choice of clocks with so few switches."""
+    members = clocked_vertices(problem)
+    columns = problem.tables.time_s.shape[1]
+    choices = [[s for s in itertools.product(range(columns), repeat=len(m)) if count_switches(np.array(s)) <= switches] for m in members]
+    states = np.zeros((len(problem.graph.vertices), int(np.prod([len(c) for c in choices]))), dtype=np.int64)
+    for position, combination in enumerate(itertools.product(*choices)):
+        for member, sequence in zip(members, combination, strict=True):
+            states[member, position] = sequence
+    rows = np.arange(len(states))[:, np.newaxis]
+    length_s = makespans(problem.graph, problem.tables.time_s[rows, states])
+    energy_j = problem.cost_j[rows, states].sum(axis=0) + problem.horizon_power_w * np.maximum(length_s, problem.earliest_horizon_s)
+    return float(energy_j[length_s <= problem.deadline_s * (1 + 1e-11)].min())
+
+
+@pytest.mark.parametrize("switches", [0, 2, 3])
+@pytest.mark.parametrize(
+    "settings", [{}, {"slowdown": 0.1}, {"straggler": 1.15}, {"stage_s": (1.0, 0.6)}, {"stage_s": (0.7, 1.0), "slowdown": 0.05}]
+)
+def test_best_of_all_small_plans_is_found(switches, settings):
+    problem = small_problem(2, 1, 2, clocks=(1400, 1100, 800), **settings)
+    found = few_switches(problem, bound(problem), switches, QUICK)
+    assert most_switches(problem, found.clocks) <= switches
+    assert in_time(problem, found.clocks)
+    energy_j = problem.energy_j(problem.effective_j(found.clocks), problem.iteration_s(found.clocks))
+    assert energy_j == pytest.approx(cheapest_by_enumeration(problem, switches), rel=1e-9)
+
+
+@pytest.mark.parametrize("p2p", ["ideal", "overlap", "overlap-wait", "batched"])
+def test_real_communication_keeps_the_deadline_and_most_of_the_bound(p2p):
+    problem = real_problem(p2p)
+    found = solve(problem, "segments", max_switches=8)
+    result = problem.evaluate(found.clocks)
+    assert found.complete
+    assert result.slowdown_percent <= 0.0
+    assert in_time(problem, found.clocks)
+    assert most_switches(problem, found.clocks) <= 8
+    assert result.saved_percent >= 0.9 * problem.saved_percent(found.bound.energy_j)
+    assert result.saved_percent <= problem.saved_percent(found.bound.energy_j)
+
+
+def test_same_problem_same_plan():
+    problem = real_problem()
+    least = bound(problem)
+    first, second = (few_switches(problem, least, 4, QUICK).clocks for _ in range(2))
+    assert first.tolist() == second.tolist()
+
+
+def test_one_switch_equals_none():
+    problem = real_problem()
+    least = bound(problem)
+    assert most_switches(problem, few_switches(problem, least, 1, QUICK).clocks) == 0
+
+
+def test_no_worse_than_a_plan_that_is_known():
+    problem = real_problem(slowdown=0.05)
+    least = bound(problem)
+    few = few_switches(problem, least, 2, QUICK).clocks
+    none_at_all = Effort(rounds=0, time_s=60.0)
+    assert few_switches(problem, least, 8, none_at_all, starts=[few]).clocks.tolist() == few.tolist()
+    late = np.full_like(few, 5)
+    assert not in_time(problem, late)
+    switching = np.arange(len(few)) % 2
+    kept = few_switches(problem, least, 2, none_at_all, starts=[late, switching]).clocks
+    assert kept.tolist() == problem.baseline_clocks.tolist()
+
+
+def test_no_time_leaves_the_baseline_and_says_so():
+    problem = real_problem()
+    found = few_switches(problem, bound(problem), 8, Effort(rounds=3, time_s=-1.0))
+    assert not found.complete
+    assert found.clocks.tolist() == problem.baseline_clocks.tolist()
+
+
+def test_early_raises_are_avoided_where_they_cost_more_than_they_save():
+    # a raise comes early by nearly a whole operation: alternating clocks would gain nothing
+    time_s, energy_j = [[1, 1.5]] * 4, [[100, 80]] * 4
+    problem = chain_problem(time_s, energy_j, slowdown=0.25)
+    least = bound(problem)
+    free = few_switches(problem, least, 8, QUICK).clocks
+    costly = few_switches(problem, least, 8, QUICK, lead_s=1.4).clocks
+    assert problem.effective_j(free) == pytest.approx(400 - 2 * 20)
+    assert count_switches(free) >= count_switches(costly) == 2
+
+
+def test_limit_is_proven_below_every_plan_and_above_the_bound():
+    problem = small_problem(2, 1, 2, clocks=(1400, 1100, 800), stage_s=(1.0, 0.6))
+    least = bound(problem)
+    for switches in (0, 2):
+        space = Space(problem, switches)
+        proof = limit(space, least, [space.baseline()], 100, float("inf"))
+        assert least.energy_j * (1 - 1e-9) <= proof.energy_j <= cheapest_by_enumeration(problem, switches) * (1 + 1e-9)
+
+
+def test_limit_is_tight_where_mixing_sequences_is_no_gain():
+    # one operation, deadline at the second clock: both the limit and the best plan are that clock
+    problem = chain_problem([[1, 2, 4]], [[100, 60, 50]], slowdown=1.0)
+    space = Space(problem, 0)
+    proof = limit(space, bound(problem), [space.baseline()], 100, float("inf"))
+    assert proof.energy_j == pytest.approx(60.0, rel=1e-6)
+
+
+def test_high_effort_proves_a_limit(monkeypatch):
+    monkeypatch.setitem(EFFORTS, "high", Effort(6, 60.0, 60, 60.0))
+    problem = real_problem("batched")
+    found = solve(problem, "segments", effort="high", max_switches=4)
+    assert found.limit_energy_j is not None
+    assert found.bound.energy_j <= found.limit_energy_j * (1 + 1e-9)
+    energy_j = problem.energy_j(problem.effective_j(found.clocks), problem.iteration_s(found.clocks))
+    assert found.limit_energy_j <= energy_j * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"slowdown": 0.08}, {"straggler": 1.1}])
+def test_every_policy_keeps_the_deadline_and_never_beats_the_bound(settings):
+    problem = real_problem(**settings)
+    for policy in POLICIES:
+        found = solve(problem, policy, max_switches=4)
+        energy_j = problem.energy_j(problem.effective_j(found.clocks), problem.iteration_s(found.clocks))
+        assert in_time(problem, found.clocks), policy
+        assert found.bound.energy_j <= energy_j * (1 + 1e-9), policy
+        assert energy_j <= problem.baseline_energy_j * (1 + 1e-12), policy
+
+
+def test_unknown_policy_and_effort():
+    with pytest.raises(UserError, match="unknown policy 'magic'"):
+        solve(small_problem(), "magic")
+    with pytest.raises(UserError, match="unknown effort 'some'"):
+        solve(small_problem(), "segments", effort="some")
