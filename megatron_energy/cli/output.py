@@ -135,15 +135,17 @@ def _facts(plan: Plan, interpolated_mhz: Sequence[int]) -> list[str]:
 
 
 def _clocks(plan: Plan, width: int) -> Table:
-    """One row per stage: the clock at the begin of the iteration, then every change."""
+    """One row per stage (or its ranks that are alike): the clock at the begin of the iteration, then every change."""
+    labels = [f"{unit.stage} (ranks {unit.ranks})" if unit.ranks else str(unit.stage) for unit in plan.units]
+    taken = max(5, *map(len, labels)) + 9  # by the first two columns and what keeps the columns apart
     place = "chunk.microbatch" if plan.schedule.interleaved else "microbatch"
     table = Table(box=None, pad_edge=False)
     table.add_column("stage", justify="right")
     table.add_column("MHz", justify="right")
     table.add_column(f"then, from forward (F) or backward (B) {place} on", no_wrap=True)
-    for unit in plan.units:
+    for label, unit in zip(labels, plan.units, strict=True):
         first_mhz, changes = _changes(unit)
-        table.add_row(str(unit.stage), str(first_mhz), _columns(changes, plan.schedule.interleaved, width - 14))
+        table.add_row(label, str(first_mhz), _columns(changes, plan.schedule.interleaved, width - taken))
     return table
 
 

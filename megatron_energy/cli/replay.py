@@ -35,6 +35,8 @@ def handler(args: argparse.Namespace) -> int:
     from megatron_energy.planning.plan import load_plan
 
     plan = load_plan(args.plan)
+    if plan.by_rank:
+        raise UserError(f"{args.plan} tells the ranks of a stage apart: only plans with one list of clocks per stage can be replayed")
     job = _job(args, plan)
     replayed = _replayed(args.plan, plan, job)
     interpolated_mhz = job.unmeasured(plan.clocks_mhz)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from megatron_energy.cli.output import _columns
-from megatron_energy.planning.plan import Segment
+from megatron_energy.cli.output import _columns, print_plan
+from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning.plan import Expectation, Plan, Segment, UnitPlan
 from tests.cli.offline import TWO_STAGES, Shell, write_profile
 
 TEXT = """\
@@ -68,6 +69,22 @@ def test_a_plan_per_operation_is_cut_short() -> None:
 def test_steps_that_are_no_operations_have_their_names() -> None:
     segments = [Segment("backward", 1, 3, 1200), Segment("grad-sync", -1, -1, 900), Segment("optimizer", -1, -1, 1410)]
     assert _columns(segments, interleaved=True, width=66) == "B1.3      1200  grad-sync  900  optimizer 1410"
+
+
+def test_ranks_of_a_stage_that_differ_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    units = (
+        UnitPlan(0, (Segment("forward", 0, 1, 1200), Segment("backward", 0, 1, 1410)), ranks="0-1"),
+        UnitPlan(0, (Segment("forward", 0, 0, 1410),), ranks="2"),
+        UnitPlan(1, (Segment("forward", 0, 0, 1005),), ranks="3-5"),
+    )
+    layout = {"tensor": 3, "context": 1, "expert": 1, "data": 1, "pipeline": 2}
+    plan = Plan(layout, Schedule(2, 4), "segments", 8, 0.0, Expectation(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0), units)
+    print_plan(plan)
+    assert stripped(capsys.readouterr().out).splitlines()[-3:] == [
+        "0 (ranks 0-1)  1410  F1 1200  B1 1410",
+        "  0 (ranks 2)  1410",
+        "1 (ranks 3-5)  1005",
+    ]
 
 
 def test_a_straggler_is_shown_beside_this_replica(plan: list[object], shell: Shell) -> None:

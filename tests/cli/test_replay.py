@@ -151,6 +151,16 @@ def test_a_segment_at_an_operation_that_is_not_there(profile: Path, tmp_path: Pa
     )
 
 
+def test_a_plan_that_tells_ranks_apart(profile: Path, tmp_path: Path, shell: Shell) -> None:
+    body = hand_made([[segment("forward", 0, 1400)]] * 2)
+    for rank, unit in enumerate(body["units"]):
+        unit["ranks"] = str(rank)
+    path = write_plan(tmp_path / "plan.json", body)
+    assert shell.complaint("replay", "--profile", profile, "--plan", path) == (
+        f"{path} tells the ranks of a stage apart: only plans with one list of clocks per stage can be replayed"
+    )
+
+
 def test_files_that_are_no_plan(profile: Path, tmp_path: Path, shell: Shell) -> None:
     path = tmp_path / "plan.json"
     command = ["replay", "--profile", profile, "--plan", path]
