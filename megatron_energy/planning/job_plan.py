@@ -25,7 +25,7 @@ def plan_job(
     *,
     effort: str = "default",
     seed: int = 0,
-    starts: Sequence[IntArray] = (),
+    starts: Sequence[Plan] = (),
 ) -> Plan:
     """Choose the clocks of every GPU of a job.
 
@@ -34,14 +34,17 @@ def plan_job(
         purpose: what the plan is for; its policy, switches and lead decide how it is searched.
         effort: ``default`` (seconds) or ``high`` (minutes).
         seed: of the search.
-        starts: plans to be no worse than, such as one that ignores that GPUs differ: (n,) columns of ``job.clock_mhz``, the same for all
-            GPUs of a unit. Those that are late are ignored.
+        starts: plans that ``segments`` may be no worse than, with one list of clocks per stage, such as one that ignores that GPUs differ.
+            Those that are late or switch more often are ignored.
 
     Raises:
-        UserError: a policy that cannot give unlike GPUs unlike clocks.
+        UserError: a policy that cannot give unlike GPUs unlike clocks, or a start that does not fit.
+        ValueError: a start that tells the GPUs of a stage apart.
     """
     if purpose.policy not in POLICIES:
         raise UserError(f"policy {purpose.policy} knows no unlike GPUs: choose one of {', '.join(POLICIES)}")
+    if any(start.by_rank for start in starts):
+        raise ValueError("a start tells the GPUs of a stage apart: give one with one list of clocks per stage")
     begin_s = time.perf_counter()
     solution = solve(
         job.problem,
@@ -50,7 +53,7 @@ def plan_job(
         effort=effort,
         lead_s=purpose.lead_s,
         seed=seed,
-        starts=[job.joint(start) for start in starts],
+        starts=[job.joint(job.planned_clocks(start)[0]) for start in starts],
     )
     return assemble_job(job, job.clocks(solution.clocks), purpose, solution, time.perf_counter() - begin_s)
 

@@ -74,7 +74,7 @@ def replica_classes(layout: Layout, profiles: RankProfiles, most: int = MOST_CLA
         ranks_by_stage = groups[first : first + stages]
         key = tuple(order.unit_kind(stage, ranks) for stage, ranks in enumerate(ranks_by_stage))
         replicas[key].append(ranks_by_stage)
-    bundles = _bundles(order, sorted(replicas, key=lambda units: order.replica_slowness(units)), replicas, most)
+    bundles = _bundles(order, sorted(replicas, key=order.replica_slowness), most)
     classes = [_replica_class(order, keys, replicas) for keys in bundles]
     return sorted(classes, key=lambda one: (-one.replicas, one.ranks))
 
@@ -111,12 +111,13 @@ _Key = tuple[UnitKind, ...]
 _Replicas = dict[_Key, list[list[list[int]]]]
 
 
-def _bundles(order: _Order, keys: list[_Key], replicas: _Replicas, most: int) -> list[list[_Key]]:
-    """At most ``most`` lists of classes; neighbours in slowness together, cut where the slowest stage's time differs most."""
+def _bundles(order: _Order, keys: list[_Key], most: int) -> list[list[_Key]]:
+    """At most ``most`` lists of classes; neighbours in slowness together, cut where they differ most."""
     if len(keys) <= most:
         return [[key] for key in keys]
-    slowest_s = np.array([order.replica_slowness(key)[0] for key in keys])
-    cuts = np.sort(np.argsort(-np.diff(slowest_s), kind="stable")[: most - 1]) + 1
+    slowness_s = np.array([order.replica_slowness(key) for key in keys])
+    gaps_s = np.abs(np.diff(slowness_s, axis=0)).max(axis=1)
+    cuts = np.sort(np.argsort(-gaps_s, kind="stable")[: most - 1]) + 1
     return [keys[a:b] for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(keys)], strict=True)]
 
 

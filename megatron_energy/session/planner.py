@@ -78,14 +78,18 @@ class PlannedRun:
         return Directive(usual.phase, {**usual.requests, ITERATION_BEGIN: at_begin}, usual.plan_version)
 
     def _unit(self, rank: int) -> UnitPlan:
-        return self.plan.unit(self.stage_of_rank[rank])
+        return self.plan.unit(self.stage_of_rank[rank], rank)
 
-    def per_stage(self, facts: JobFacts) -> list[PlannedGpus]:
-        """The plan's segments for a report."""
-        count = facts.world_size // facts.any.pipeline
+    def per_stage(self) -> list[PlannedGpus]:
+        """The plan's segments for a report; ranks of a stage apart where their clocks differ."""
         return [
-            PlannedGpus(f"stage {u.stage}", count, [(_place(s), s.clock_mhz) for s in u.segments]) for u in self.plan.units
-        ]  # fmt: skip
+            PlannedGpus(
+                f"stage {u.stage}" + (f", ranks {u.ranks}" if u.ranks else ""),
+                self.plan.gpus_of(u),
+                [(_place(s), s.clock_mhz) for s in u.segments],
+            )
+            for u in self.plan.units
+        ]
 
 
 def first_clock_mhz(unit: UnitPlan) -> int:
@@ -177,6 +181,8 @@ class Planner:
             likely = self.facts.schedule(mode if a.chunks > 1 else plan.schedule.p2p)
             check_plan(plan, self.layout, likely, self.fingerprint)
             self._check_requests(plan)
+            for rank in self.facts.ranks:  # a plan that tells them apart has each in its stage
+                plan.unit(rank.stage, rank.rank)
         profile = self.given_profile()
         if profile is not None:
             self._problem(self.facts.schedule(mode), profile)

@@ -111,7 +111,7 @@ class Reporter:
     def planned_gpus(self) -> list[PlannedGpus]:
         """The plan's segments per stage."""
         planned = self.findings.planned
-        return planned.per_stage(self.facts) if planned else []
+        return planned.per_stage() if planned else []
 
     def finish(self) -> Report | None:
         """Write what is left and the end-of-run summary; None where nothing was measured."""
