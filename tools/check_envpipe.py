@@ -22,7 +22,7 @@ from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.envpipe import EMULATION, MEASURED, PUBLISHED, Settings, least_energy_columns, outer_envelope, reconfigure
 from megatron_energy.planning.envpipe_warmup import against, extra_forwards, with_extra_forwards
-from megatron_energy.planning.problem import Problem
+from megatron_energy.planning.problem import Evaluation, Problem
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.profile import Curve, Profile
 from megatron_energy.profiles.tables import build_tables
@@ -47,6 +47,11 @@ def published_energy_j(data: Path) -> dict[tuple[str, int], float]:
     return {(row["model"], int(row["num_microbatches"])): float(row["energy"]) for row in rows}
 
 
+def told(found: Evaluation) -> str:
+    """Saving and slowdown in percent; adding zero turns -0.0 into 0.0."""
+    return f"{found.saved_percent:.2f} @ {round(found.slowdown_percent, 2) + 0.0:.2f}"
+
+
 def compare(data: Path) -> bool:
     """Print the published figures beside ours; whether all of them are met."""
     print(
@@ -66,7 +71,7 @@ def compare(data: Path) -> bool:
                     continue
                 outcome = reconfigure(problem, settings)
                 found = problem.evaluate(outcome.clocks)
-                cells.append(f"{found.saved_percent:.2f} @ {round(found.slowdown_percent, 2) + 0.0:.2f}, {outcome.steps}")
+                cells.append(f"{told(found)}, {outcome.steps}")
                 if settings is EMULATION:
                     met &= abs(found.saved_percent - published) <= TOLERANCE_POINTS and abs(found.slowdown_percent) < 1e-6
             print(f"| {model} | {microbatches} | {published:.2f} | {' | '.join(cells)} |", flush=True)
@@ -85,9 +90,8 @@ def warm_up(data: Path) -> None:
                 other = with_extra_forwards(plain, extra)
                 found = against(plain, other, reconfigure(other, PUBLISHED).clocks)
                 limit = "any" if memory is None else memory
-                shown = " ".join(map(str, extra))
                 print(
-                    f"| {model} | {microbatches} | {limit} | {shown} | {found.saved_percent:.2f} @ {round(found.slowdown_percent, 2) + 0.0:.2f} |",
+                    f"| {model} | {microbatches} | {limit} | {' '.join(map(str, extra))} | {told(found)} |",
                     flush=True,
                 )
 

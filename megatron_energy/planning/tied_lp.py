@@ -2,8 +2,7 @@
 
 Variables are the start of every vertex, the horizon, the duration of every kind (vertices of one group with the same times), and the
 share w of every group's work at each clock. A kind's duration is the sum of w x its time at each clock. One clock per group is a
-feasible point, so no tied choice uses less than the optimum. Times are counted in deadlines and energies in the largest of them: the
-solver's tolerances are absolute, and iterations of microseconds or of hours are to be solved alike.
+feasible point, so no tied choice uses less than the optimum.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_matrix
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
-from megatron_energy.planning.lp import LinearProgram, solve
+from megatron_energy.planning.lp import LinearProgram, Units, solve
 from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
 from megatron_energy.planning.ties import Ties
 
@@ -46,12 +45,10 @@ def tied_bound(problem: Problem, ties: Ties) -> TiedBound:
         SolverError: no clocks keep the deadline.
     """
     clocks = problem.tables.time_s.shape[1]
-    cost_j = _group_cost_j(problem, ties)
-    unit_j = max(float(np.abs(cost_j).max(initial=0.0)), problem.horizon_power_w * problem.deadline_s) or 1.0
-    optimum = solve(_program(problem, ties, cost_j / unit_j, problem.horizon_power_w / unit_j))
+    optimum = solve(*_program(problem, ties))
     free_j = float(problem.cost_j[ties.group < 0, ties.free[ties.group < 0]].sum())
     shares = optimum.x[len(optimum.x) - ties.count * clocks :].reshape(ties.count, clocks)
-    return TiedBound(optimum.objective * unit_j + free_j, shares)
+    return TiedBound(optimum.objective + free_j, shares)
 
 
 def _group_cost_j(problem: Problem, ties: Ties) -> FloatArray:
@@ -71,9 +68,9 @@ def _kinds(problem: Problem, ties: Ties) -> _Kinds:
     return _Kinds(np.array(of_vertex, dtype=np.int64), np.array([group for group, _ in index], dtype=np.int64), time_s)
 
 
-def _program(problem: Problem, ties: Ties, share_cost: FloatArray, horizon_cost_per_s: float) -> LinearProgram:
+def _program(problem: Problem, ties: Ties) -> tuple[LinearProgram, Units]:
     """Columns: starts (n), horizon, durations of kinds (K), shares (G x F). Rows: edges, sinks, durations, sums of shares."""
-    kinds, unit_s = _kinds(problem, ties), problem.deadline_s or 1.0
+    kinds, unit_s = _kinds(problem, ties), problem.longest_operation_s
     edges, sinks, n = problem.graph.edges, problem.paths.sinks, len(problem.graph.vertices)
     clocks, count = problem.tables.time_s.shape[1], len(kinds.group)
     leaving = np.concatenate([edges[:, 0], sinks])
@@ -89,7 +86,7 @@ def _program(problem: Problem, ties: Ties, share_cost: FloatArray, horizon_cost_
         (np.arange(rows), leaving, -np.ones(rows)),
         (timed, n + 1 + kind[timed], -np.ones(len(timed))),
         (rows + np.arange(count), n + 1 + np.arange(count), np.ones(count)),
-        (rows + np.repeat(np.arange(count), clocks), share.ravel(), -kinds.time_s.ravel() / unit_s),
+        (rows + np.repeat(np.arange(count), clocks), share.ravel(), -kinds.time_s.ravel()),
         (
             rows + count + np.repeat(np.arange(ties.count), clocks),
             first_share + np.arange(ties.count * clocks),
@@ -97,13 +94,19 @@ def _program(problem: Problem, ties: Ties, share_cost: FloatArray, horizon_cost_
         ),
     ]
     row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-    latest = problem.deadline_s / unit_s * (1 + TIME_TOLERANCE)
+    latest = problem.deadline_s * (1 + TIME_TOLERANCE)
     exact = np.concatenate([np.zeros(count), np.ones(ties.count)])
-    return LinearProgram(
-        cost=np.concatenate([np.zeros(n), [horizon_cost_per_s * unit_s], np.zeros(count), share_cost.ravel()]),
-        lower=np.concatenate([np.zeros(n), [problem.earliest_horizon_s / unit_s], np.zeros(count + ties.count * clocks)]),
+    program = LinearProgram(
+        cost=np.concatenate([np.zeros(n), [problem.horizon_power_w], np.zeros(count), _group_cost_j(problem, ties).ravel()]),
+        lower=np.concatenate([np.zeros(n), [problem.earliest_horizon_s], np.zeros(count + ties.count * clocks)]),
         upper=np.concatenate([np.full(n + 1, latest), np.full(count + ties.count * clocks, np.inf)]),
         matrix=coo_matrix((value, (row, column)), shape=(rows + count + ties.count, first_share + ties.count * clocks)),
-        row_lower=np.concatenate([(fixed_s[leaving] + lag_s) / unit_s, exact]),
+        row_lower=np.concatenate([fixed_s[leaving] + lag_s, exact]),
         row_upper=np.concatenate([np.full(rows, np.inf), exact]),
     )
+    units = Units(
+        np.concatenate([np.full(first_share, unit_s), np.ones(ties.count * clocks)]),
+        np.concatenate([np.full(rows + count, unit_s), np.ones(ties.count)]),
+        problem.costliest_operation_j,
+    )
+    return program, units
