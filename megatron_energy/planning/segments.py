@@ -12,6 +12,7 @@ from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.planning.bound import Bound
 from megatron_energy.planning.columns import limit
 from megatron_energy.planning.descent import Descent
+from megatron_energy.planning.economy import economise
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.sequences import Space
 
@@ -81,9 +82,9 @@ def few_switches(
         descent.offer(state)
     if not effort.proof_rounds:
         complete = descent.run(effort.rounds, begin_s + effort.time_s)
-        return Search(descent.best.state, None, complete)
+        return Search(economise(space, descent.best.state), None, complete)
     descent.run(1, begin_s + effort.time_s)
     proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.monotonic() + effort.proof_s)
     descent.start_from(proof.state)
     complete = descent.run(effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
-    return Search(descent.best.state, proof.energy_j, complete)
+    return Search(economise(space, descent.best.state), proof.energy_j, complete)
