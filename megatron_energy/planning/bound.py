@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import coo_matrix, hstack
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
-from megatron_energy.planning.lp import LinearProgram, SolverError, Units, solve
+from megatron_energy.planning.lp import LinearProgram, Solver, SolverError, Units
 from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
 from megatron_energy.profiles.curves import lower_hull
 
@@ -56,22 +56,48 @@ def bound(problem: Problem) -> Bound:
     Raises:
         SolverError: no clocks keep the deadline (possible only if the baseline itself does not).
     """
-    hulls = _hulls(problem)
-    n = len(problem.graph.vertices)
-    optimum = solve(_program(problem, hulls), _units(problem, len(hulls.vertex)))
-    share = np.clip(optimum.x[n + 1 :], 0.0, 1.0)
-    duration_s = problem.durations(hulls.fastest)
-    np.add.at(duration_s, hulls.vertex, share * _lengths(problem.tables.time_s, hulls))
-    flow = np.maximum(optimum.row_dual, 0.0)
-    return Bound(
-        energy_j=optimum.objective + problem.effective_j(hulls.fastest),
-        iteration_s=float(optimum.x[n]),
-        duration_s=duration_s,
-        weights=_weights(problem, hulls, share),
-        price_w=np.asarray(leaving_rows(problem).T @ flow, dtype=np.float64),
-        row_price_w=flow,
-        deadline_price_w=float(flow[len(problem.graph.edges) :].sum()) - problem.horizon_power_w,
-    )
+    return BoundProgram(problem).at(problem.deadline_s, problem.earliest_horizon_s)
+
+
+class BoundProgram:
+    """The linear program of a problem at any deadline; every solution starts from the one before it, so neighbours take little time.
+
+    Args:
+        problem: its graph, tables and powers; its deadline does not matter.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._hulls = _hulls(problem)
+        self._solver = Solver(_program(problem, self._hulls), _units(problem, len(self._hulls.vertex)))
+
+    def at(self, deadline_s: float, earliest_horizon_s: float = 0.0) -> Bound:
+        """The optimum.
+
+        Args:
+            deadline_s: when the iteration has to be over.
+            earliest_horizon_s: energy is counted at least until then.
+
+        Raises:
+            SolverError: no clocks keep the deadline.
+        """
+        problem, hulls = self.problem, self._hulls
+        n, latest_s = len(problem.graph.vertices), deadline_s * (1 + TIME_TOLERANCE)
+        self._solver.set_bounds(n, min(earliest_horizon_s, latest_s), latest_s)
+        optimum = self._solver.solve()
+        share = np.clip(optimum.x[n + 1 :], 0.0, 1.0)
+        duration_s = problem.durations(hulls.fastest)
+        np.add.at(duration_s, hulls.vertex, share * _lengths(problem.tables.time_s, hulls))
+        flow = np.maximum(optimum.row_dual, 0.0)
+        return Bound(
+            energy_j=optimum.objective + problem.effective_j(hulls.fastest),
+            iteration_s=float(optimum.x[n]),
+            duration_s=duration_s,
+            weights=_weights(problem, hulls, share),
+            price_w=np.asarray(leaving_rows(problem).T @ flow, dtype=np.float64),
+            row_price_w=flow,
+            deadline_price_w=float(flow[len(problem.graph.edges) :].sum()) - problem.horizon_power_w,
+        )
 
 
 def _hulls(problem: Problem) -> _Hulls:
@@ -102,11 +128,10 @@ def _program(problem: Problem, hulls: _Hulls) -> LinearProgram:
     horizon = coo_matrix((np.ones(k), (m + np.arange(k), np.zeros(k, dtype=np.int64))), shape=(m + k, 1))
     used = coo_matrix((_lengths(problem.tables.time_s, hulls), (hulls.vertex, np.arange(s))), shape=(n, s))
     fastest_s = problem.durations(hulls.fastest)
-    latest = problem.deadline_s * (1 + TIME_TOLERANCE)
     return LinearProgram(
         cost=np.concatenate([np.zeros(n), [problem.horizon_power_w], _lengths(problem.cost_j, hulls)]),
-        lower=np.concatenate([np.zeros(n), [problem.earliest_horizon_s], np.zeros(s)]),
-        upper=np.concatenate([np.full(n, latest), [latest], np.ones(s)]),
+        lower=np.zeros(n + 1 + s),
+        upper=np.concatenate([np.full(n + 1, np.inf), np.ones(s)]),  # the deadline is set for each solution; it ends all starts too
         matrix=hstack([arriving - leaving, horizon, -(leaving.tocsr() @ used.tocsr())]),
         row_lower=np.concatenate([fastest_s[edges[:, 0]] + problem.graph.lag_s, fastest_s[sinks]]),
         row_upper=np.full(m + k, np.inf),

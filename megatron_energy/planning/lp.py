@@ -7,7 +7,7 @@ import highspy
 import numpy as np
 from scipy.sparse import csc_matrix, diags
 
-from megatron_energy.pipeline.graph import FloatArray
+from megatron_energy.pipeline.graph import FloatArray, IntArray
 
 
 class SolverError(RuntimeError):
@@ -71,14 +71,83 @@ class _Quiet(highspy.Highs):
         self.silent()
 
 
+@dataclass(frozen=True)
+class Basis:
+    """Which variables and rows are basic, in HiGHS' codes (:class:`highspy.HighsBasisStatus`): where a solution can start from.
+
+    Attributes:
+        column: (c,) codes.
+        row: (r,) codes.
+    """
+
+    column: IntArray
+    row: IntArray
+
+
+class Solver:
+    """A linear program that stays in HiGHS: after a change it is solved again from the basis that it has.
+
+    Args:
+        program: what to solve.
+        units: change how it is computed, not what it means; None: all are 1.
+    """
+
+    def __init__(self, program: LinearProgram, units: Units | None = None) -> None:
+        if units is None:
+            units = Units(np.ones(len(program.cost)), np.ones(len(program.row_lower)), 1.0)
+        self._units = units
+        self._highs = _Quiet()
+        self._highs.setOptionValue("threads", 1)
+        self._highs.setOptionValue("presolve", "off")  # presolve takes longer than it saves on these programs
+        self._highs.passModel(_model(program, units))
+
+    def set_bounds(self, column: int, lower: float, upper: float) -> None:
+        """Change the bounds of a variable."""
+        unit = float(self._units.column[column])
+        self._highs.changeColBounds(column, lower / unit, upper / unit)
+
+    @property
+    def basis(self) -> Basis:
+        """Of the last solution."""
+        found = self._highs.getBasis()
+        return Basis(*(np.array([int(code) for code in part], dtype=np.int64) for part in (found.col_status, found.row_status)))
+
+    def start_from(self, basis: Basis) -> None:
+        """Begin the next solution there. It need not be a valid basis: HiGHS mends it."""
+        codes = {int(code): code for code in highspy.HighsBasisStatus.__members__.values()}
+        start = highspy.HighsBasis()
+        start.col_status, start.row_status = [codes[c] for c in basis.column.tolist()], [codes[c] for c in basis.row.tolist()]
+        start.valid = start.alien = True  # alien: to be checked
+        self._highs.setBasis(start)
+
+    def solve(self) -> Optimum:
+        """Solve to optimality.
+
+        Raises:
+            SolverError: infeasible, unbounded, or not solved.
+        """
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise SolverError(f"the linear program has no optimum: {self._highs.modelStatusToString(status)}")
+        found = self._highs.getSolution()
+        return Optimum(
+            np.array(found.col_value, dtype=np.float64) * self._units.column,
+            np.array(found.row_dual, dtype=np.float64) * self._units.objective / self._units.row,
+            float(self._highs.getInfo().objective_function_value) * self._units.objective,
+        )
+
+
 def solve(program: LinearProgram, units: Units | None = None) -> Optimum:
     """Solve a linear program to optimality; units change how it is computed, not what it means (None: all are 1).
 
     Raises:
         SolverError: infeasible, unbounded, or not solved.
     """
-    if units is None:
-        units = Units(np.ones(len(program.cost)), np.ones(len(program.row_lower)), 1.0)
+    return Solver(program, units).solve()
+
+
+def _model(program: LinearProgram, units: Units) -> Any:
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(program.cost), len(program.row_lower)
     model.col_cost_ = program.cost * units.column / units.objective
@@ -89,17 +158,4 @@ def solve(program: LinearProgram, units: Units | None = None) -> Optimum:
     model.a_matrix_.start_ = columns.indptr.astype(np.int32)
     model.a_matrix_.index_ = columns.indices.astype(np.int32)
     model.a_matrix_.value_ = columns.data.astype(np.float64)
-    solver = _Quiet()
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("presolve", "off")  # presolve takes longer than it saves on these programs
-    solver.passModel(model)
-    solver.run()
-    status = solver.getModelStatus()
-    if status != highspy.HighsModelStatus.kOptimal:
-        raise SolverError(f"the linear program has no optimum: {solver.modelStatusToString(status)}")
-    found = solver.getSolution()
-    return Optimum(
-        np.array(found.col_value, dtype=np.float64) * units.column,
-        np.array(found.row_dual, dtype=np.float64) * units.objective / units.row,
-        float(solver.getInfo().objective_function_value) * units.objective,
-    )
+    return model
