@@ -76,7 +76,8 @@ def replica_classes(layout: Layout, profiles: RankProfiles, most: int = MOST_CLA
         replicas[key].append(ranks_by_stage)
     bundles = _bundles(order, sorted(replicas, key=order.replica_slowness), most)
     classes = [_replica_class(order, keys, replicas) for keys in bundles]
-    return sorted(classes, key=lambda one: (-one.replicas, one.ranks))
+    # By what they are, not by their ranks: which of the replicas is the slow one makes no difference to the search.
+    return sorted(classes, key=lambda one: (-one.replicas, order.replica_slowness(one.units), [unit.members for unit in one.units]))
 
 
 class _Order:
