@@ -10,6 +10,7 @@ Rounds differ in penalty, emphasis on time and reluctance to change, drawn from 
 The price follows the outcome: up when a round ended late, down when it ended early.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,14 +22,18 @@ from megatron_energy.pipeline.replay import makespans
 from megatron_energy.planning.moves import Prices, intervals, priced
 from megatron_energy.planning.sequences import Candidate, Space, count_switches, distinct
 
-SMOOTHINGS = (4e-3, 2e-3, 1e-3, 5e-4, 2.5e-4, 1.2e-4, 6e-5, 3e-5)
-"""Parts of the deadline. The first is about one operation in a few hundred, the last less than a clock step of one operation."""
+HOTTEST, COLDEST = 4e-3, 3e-5
+"""Parts of the deadline between which smoothing is halved: from what many operations gain together to less than one clock step."""
 
-REHEATED = 3
+REHEATED = (1, 2, 3)
 """Later rounds skip so many smoothings: they keep what is good about the plan that they start from."""
+
+FRESH = 4  # every so many rounds one starts from the baseline again
 
 STEPS = 40  # at one smoothing; most end after 5
 POLISH_SMOOTHING = 1.5e-4
+POLISH_INTERVALS = 12  # candidates of each unit
+PAIRS = 400
 SETTLED = 2e-6
 """Gains below this part of the baseline's energy end a smoothing level."""
 
@@ -41,6 +46,7 @@ class Knobs:
     emphases: tuple[float, ...]
     proximities: tuple[float, ...]
     from_best: bool
+    skipped: int
 
 
 @dataclass
@@ -70,10 +76,12 @@ class Descent:
         self.deadline_s = space.problem.deadline_s
         self.first_price_w = self.price_w = max(deadline_price_w, 0.0) + max(space.problem.horizon_power_w, 1e-6)
         self.settled_j = SETTLED * abs(space.problem.baseline_energy_j)
+        self.smoothings_s = _smoothings(space)
         self.rng = np.random.default_rng(seed)
         self.state = space.baseline()
         space.price_raises(self.state)
         self.best = Incumbent(self.state, self._energy(self.state))
+        self.polished: IntArray | None = None
         self.rounds = 0
 
     def run(self, rounds: int, stop_at_s: float) -> bool:
@@ -99,10 +107,13 @@ class Descent:
     def _round(self, stop_at_s: float) -> None:
         knobs = self._knobs()
         self.rounds += 1
-        if knobs.from_best and self.rounds > 1:
+        if knobs.from_best:
             self.state = self.best.state.copy()
-        for smoothing in SMOOTHINGS if self.rounds == 1 else SMOOTHINGS[REHEATED:]:
-            self._settle(smoothing * self.deadline_s, knobs)
+        fresh = self.rounds % FRESH == 1
+        if fresh:
+            self.state = self.space.baseline()
+        for tau_s in self.smoothings_s[0 if fresh else knobs.skipped :]:
+            self._settle(tau_s, knobs)
         late = not self.space.problem.meets_deadline(self._length())
         factor = 1.15 if late else 0.97
         self.price_w = float(np.clip(self.price_w * factor, 0.5 * self.first_price_w, 6 * self.first_price_w))
@@ -113,7 +124,7 @@ class Descent:
 
     def _knobs(self) -> Knobs:
         if self.rounds == 0:
-            return Knobs(1.5, (1.0, 2.0), (0.4, 2.0), False)
+            return Knobs(1.5, (1.0, 2.0), (0.4, 2.0), False, 0)
 
         def between(low: float, high: float) -> float:
             return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
@@ -123,6 +134,7 @@ class Descent:
             emphases=(between(0.8, 1.2), between(1.2, 2.0), between(2.0, 4.0)),
             proximities=(between(0.2, 1.0), between(1.0, 6.0)),
             from_best=bool(self.rng.random() < 0.3),
+            skipped=int(self.rng.choice(REHEATED)),
         )
 
     def _settle(self, tau_s: float, knobs: Knobs) -> None:
@@ -194,28 +206,61 @@ class Descent:
                 return
 
     def _polish(self, stop_at_s: float) -> None:
-        """Improve the incumbent by interval candidates that keep the deadline exactly."""
+        """Improve the incumbent by one interval candidate, or one each of two units, that keep the deadline exactly."""
         space, state = self.space, self.best.state
+        if state is self.polished:
+            return
+        tau_s = POLISH_SMOOTHING * self.deadline_s
         for _ in range(STEPS):
-            tau_s = POLISH_SMOOTHING * self.deadline_s
             _, share = space.problem.paths.prices(space.durations(state), tau_s)
-            candidates = distinct(intervals(space, state, Prices(share, self.price_w, tau_s), 8), state, space.members)
-            if not candidates or time.monotonic() > stop_at_s:
-                return
-            durations, gain = space.trials(state, candidates)
-            length_s = makespans(space.problem.graph, durations)
-            now_j = self._horizon_j(space.problem.iteration_s(state))
-            change_j = np.where(length_s <= self.deadline_s, gain + self._horizon_j(length_s) - now_j, np.inf)
-            if change_j.min() > -self.settled_j:
-                return
-            state = space.apply(state, [candidates[int(change_j.argmin())]])
+            found = intervals(space, state, Prices(share, self.price_w, tau_s), POLISH_INTERVALS)
+            candidates = distinct(found, state, space.members)
+            chosen = self._exactly_better(state, candidates) if candidates and time.monotonic() < stop_at_s else []
+            if not chosen:
+                break
+            state = space.apply(state, chosen)
             self.best.offer(state, self._energy(state))
+        self.polished = self.best.state
+
+    def _exactly_better(self, state: IntArray, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The candidate, else the pair of candidates of two units, that saves the most and is in time; empty if none saves anything."""
+        durations, gain = self.space.trials(state, candidates)
+        index = self._best_in_time(state, durations, gain)
+        if index is not None:
+            return [candidates[index]]
+        unit = np.array([candidate.unit for candidate in candidates])
+        first, second = np.triu_indices(len(candidates), 1)
+        together = gain[first] + gain[second]
+        useful = np.flatnonzero((unit[first] != unit[second]) & (together < -self.settled_j))
+        useful = useful[np.argsort(together[useful], kind="stable")[-PAIRS:]]  # those that save little are the likeliest in time
+        first, second = first[useful], second[useful]
+        pairs = durations[:, first] + durations[:, second] - self.space.durations(state)[:, np.newaxis]
+        index = self._best_in_time(state, pairs, together[useful])
+        return [] if index is None else [candidates[int(first[index])], candidates[int(second[index])]]
+
+    def _best_in_time(self, state: IntArray, durations: FloatArray, gain: FloatArray) -> int | None:
+        if not len(gain):
+            return None
+        length_s = makespans(self.space.problem.graph, durations)
+        now_j = self._horizon_j(self.space.problem.iteration_s(state))
+        change_j = np.where(length_s <= self.deadline_s, gain + self._horizon_j(length_s) - now_j, np.inf)
+        index = int(change_j.argmin())
+        return index if change_j[index] < -self.settled_j else None
 
     def _renew_raise_costs(self) -> None:
         """Early raises cost what runs before them in the best plan."""
         if self.space.lead_s > 0:
             self.space.price_raises(self.best.state)
             self.best.energy_j = self._energy(self.best.state)
+
+
+def _smoothings(space: Space) -> list[float]:
+    """Seconds, halved from level to level. In small problems one clock step of an operation is the larger measure."""
+    deadline_s = space.problem.deadline_s
+    steps_s = np.abs(np.diff(space.time_s, axis=1)).max(initial=0.0)
+    hottest_s = max(HOTTEST * deadline_s, float(steps_s))
+    count = 1 + max(0, math.ceil(math.log2(hottest_s / (COLDEST * deadline_s))))
+    return [hottest_s / 2**level for level in range(count)]
 
 
 def _one_per_unit(candidates: Sequence[Candidate], score: FloatArray) -> list[int]:

@@ -50,7 +50,10 @@ def priced(
 
     Where the cycle is cut open is drawn at random, mostly at a present switch: a switch is free there.
     """
-    cases = [(unit, e, p, _opening(state[space.members[unit]], rng)) for unit in space.units for e in emphases for p in proximities]
+    cuts = {unit: cut_positions(state[space.members[unit]]) for unit in space.units}
+    cases = [
+        (unit, e, p, _opening(cuts[unit], len(space.members[unit]), rng)) for unit in space.units for e in emphases for p in proximities
+    ]
     order = np.stack([space.order(unit, first) for unit, _, _, first in cases])
     emphasis = np.array([e for _, e, _, _ in cases])[:, np.newaxis, np.newaxis] * prices.deadline_w
     reluctance = np.array([p for _, _, p, _ in cases])[:, np.newaxis, np.newaxis] / (2 * prices.tau_s)
@@ -61,16 +64,20 @@ def priced(
     raise_j = None if space.raise_j is None else space.raise_j[order]
     found = cheapest_sequences(weight, max(space.switches - 1, 0), raise_j)
     return [
-        Candidate(unit, np.roll(sequence[: len(space.members[unit])], first))
+        Candidate(unit, _closed(sequence[: len(space.members[unit])], first))
         for (unit, _, _, first), sequence in zip(cases, found, strict=True)
     ]
 
 
-def _opening(sequence: IntArray, rng: np.random.Generator) -> int:
-    cuts = cut_positions(sequence)
+def _opening(cuts: IntArray, length: int, rng: np.random.Generator) -> int:
     if len(cuts) and rng.random() < 0.7:
-        return int(rng.choice(cuts))
-    return int(rng.integers(len(sequence)))
+        return int(cuts[rng.integers(len(cuts))])
+    return int(rng.integers(length))
+
+
+def _closed(sequence: IntArray, first: int) -> IntArray:
+    """A sequence that begins at position ``first``, in the order of the iteration again."""
+    return np.concatenate([sequence[len(sequence) - first :], sequence[: len(sequence) - first]])
 
 
 def intervals(space: Space, state: IntArray, prices: Prices, count: int) -> list[Candidate]:
@@ -106,6 +113,10 @@ def _intervals_of(space: Space, unit: int, sequence: IntArray, change_j: FloatAr
     before = np.concatenate([[0], np.cumsum(np.concatenate([cut, cut]))])  # cuts at positions < i
     outside = np.count_nonzero(cut) - (before[end + 1] - before[begin])
     valid &= outside + (clock != left) + (clock != right) <= space.switches
+    inside = before[end] - before[begin + 1]
+    valid &= (inside > 0) | (clock != sequence[begin])  # something changes
+    for option in range(1, len(clock)):
+        valid[option] &= (clock[:option] != clock[option]).all(axis=0)  # not the same again
     total = np.concatenate([np.zeros((1, space.clocks)), np.cumsum(np.concatenate([change_j, change_j]), axis=0)])
     score = np.where(valid, total[end, clock] - total[begin, clock], np.inf).ravel()
     best = np.argsort(score, kind="stable")[:count]

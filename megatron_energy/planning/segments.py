@@ -34,7 +34,7 @@ class Effort:
     proof_s: float = 0.0
 
 
-EFFORTS = {"default": Effort(20, 18.0), "high": Effort(240, 240.0, 200, 120.0)}
+EFFORTS = {"default": Effort(16, 18.0), "high": Effort(240, 240.0, 200, 120.0)}
 
 
 @dataclass(frozen=True)

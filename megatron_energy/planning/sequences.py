@@ -17,7 +17,7 @@ from megatron_energy.profiles.curves import lower_hull
 
 def count_switches(sequence: IntArray) -> int:
     """Adjacent pairs of different clocks, counted cyclically; 0 for one clock throughout."""
-    return int(np.count_nonzero(sequence != np.roll(sequence, 1)))
+    return len(cut_positions(sequence))
 
 
 def clocked_vertices(problem: Problem) -> tuple[IntArray, ...]:
@@ -74,8 +74,8 @@ class Space:
 
     def order(self, unit: int, first: int = 0) -> IntArray:
         """(length,) the unit's vertices from position ``first`` around, padded with n."""
-        member = np.roll(self.members[unit], -first)
-        return np.concatenate([member, np.full(self.length - len(member), len(self.time_s) - 1)])
+        member = self.members[unit]
+        return np.concatenate([member[first:], member[:first], np.full(self.length - len(member), len(self.time_s) - 1)])
 
     def baseline(self) -> IntArray:
         """(n,) the state of the GPUs as found."""
@@ -157,4 +157,4 @@ def distinct(candidates: Sequence[Candidate], state: IntArray, members: Sequence
 
 def cut_positions(sequence: IntArray) -> IntArray:
     """Positions whose clock differs from the one before (cyclically)."""
-    return np.flatnonzero(sequence != np.roll(sequence, 1))
+    return np.flatnonzero(sequence != sequence[np.arange(-1, len(sequence) - 1)])

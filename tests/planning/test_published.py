@@ -7,6 +7,7 @@ from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.policies import solve
 from megatron_energy.planning.problem import Problem
+from megatron_energy.planning.segments import Effort, few_switches
 from megatron_energy.planning.sequences import clocked_vertices, count_switches
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.tables import build_tables
@@ -42,16 +43,15 @@ def test_bound_with_a_straggler(data_dir):
     assert problem.saved_percent(bound(problem).energy_j) == pytest.approx(27.389, abs=0.02)
 
 
-@pytest.mark.parametrize(("p2p", "share"), [("ideal", 0.95), ("overlap", 0.95)])
-def test_eight_switches_keep_most_of_the_bound(data_dir, p2p, share):
+@pytest.mark.parametrize("p2p", ["ideal", "overlap"])
+def test_eight_switches_keep_most_of_the_bound(data_dir, p2p):
     problem = problem_of(data_dir, "gpt3-175b", 2, 16, p2p)
-    found = solve(problem, "segments", max_switches=8)
-    result = problem.evaluate(found.clocks)
+    least = bound(problem)
+    clocks = few_switches(problem, least, 8, Effort(rounds=6, time_s=600.0)).clocks
+    result = problem.evaluate(clocks)
     assert result.slowdown_percent <= 0.0
-    assert max(count_switches(found.clocks[member]) for member in clocked_vertices(problem)) <= 8
-    if not found.complete:
-        pytest.skip("this machine is too busy for the whole search")
-    assert result.saved_percent >= share * problem.saved_percent(found.bound.energy_j)
+    assert max(count_switches(clocks[member]) for member in clocked_vertices(problem)) <= 8
+    assert result.saved_percent >= 0.95 * problem.saved_percent(least.energy_j)
 
 
 def test_a_clock_per_operation_comes_close_to_the_bound(data_dir):
