@@ -29,6 +29,7 @@ class Bound:
         price_w: (n,) J that one second less of this vertex would save: its price of time.
         row_price_w: (m + k,) the same per edge, then per sink: the flow whose sum over a vertex's outgoing rows is its price.
         deadline_price_w: J that one second more until the deadline would save.
+        gap_j: the prices prove that the optimum is no lower than energy_j - gap_j: rounding, where the solver was exact.
     """
 
     energy_j: float
@@ -38,6 +39,7 @@ class Bound:
     price_w: FloatArray
     row_price_w: FloatArray
     deadline_price_w: float
+    gap_j: float
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,39 @@ class BoundProgram:
         duration_s = problem.durations(hulls.fastest)
         np.add.at(duration_s, hulls.vertex, share * _lengths(problem.tables.time_s, hulls))
         flow = np.maximum(optimum.row_dual, 0.0)
+        energy_j = optimum.objective + problem.effective_j(hulls.fastest)
         return Bound(
-            energy_j=optimum.objective + problem.effective_j(hulls.fastest),
+            energy_j=energy_j,
             iteration_s=float(optimum.x[n]),
             duration_s=duration_s,
             weights=_weights(problem, hulls, share),
             price_w=np.asarray(leaving_rows(problem).T @ flow, dtype=np.float64),
             row_price_w=flow,
             deadline_price_w=float(flow[len(problem.graph.edges) :].sum()) - problem.horizon_power_w,
+            gap_j=max(0.0, energy_j - proven_j(problem, flow, deadline_s, earliest_horizon_s)),
         )
+
+
+def proven_j(problem: Problem, row_price_w: FloatArray, deadline_s: float, earliest_horizon_s: float = 0.0) -> float:
+    """Least energy of any plan in time, as far as these prices prove it; any prices >= 0 prove something (weak duality).
+
+    Every vertex takes the clock that is cheapest at its price of time, out of all of them, and every start and the horizon the end of
+    their range that is cheaper; that sum is below what any plan in time uses. The linear program has no part in it.
+
+    Args:
+        problem: its graph, tables and powers; its deadline does not matter.
+        row_price_w: (m + k,) prices as in :class:`Bound`.
+        deadline_s: when the iteration has to be over.
+        earliest_horizon_s: energy is counted at least until then.
+    """
+    edges, latest_s = problem.graph.edges, deadline_s * (1 + TIME_TOLERANCE)
+    leaving_w = leaving_rows(problem).T @ row_price_w
+    arriving_w = np.bincount(edges[:, 1], weights=row_price_w[: len(edges)], minlength=len(leaving_w))
+    vertices_j = (problem.cost_j + leaving_w[:, np.newaxis] * problem.tables.time_s).min(axis=1).sum()
+    starts_j = np.minimum(leaving_w - arriving_w, 0.0).sum() * latest_s
+    spare_w = problem.horizon_power_w - row_price_w[len(edges) :].sum()
+    horizon_j = spare_w * (earliest_horizon_s if spare_w > 0 else latest_s)
+    return float(vertices_j + starts_j + row_price_w[: len(edges)] @ problem.graph.lag_s + horizon_j)
 
 
 def _hulls(problem: Problem) -> _Hulls:

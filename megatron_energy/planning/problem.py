@@ -57,6 +57,7 @@ class Problem:
         baseline_column: clock column of the GPUs as found.
         unit_weights: (units,) how often each unit counts in every energy, such as the number of like replicas that it stands for;
             None: once.
+        given_deadline_s: the deadline itself; None: what slowdown and straggler make of the baseline's time.
 
     Raises:
         UserError: a value that makes no sense.
@@ -70,6 +71,7 @@ class Problem:
     straggler: float = 1.0
     baseline_column: int = 0
     unit_weights: FloatArray | None = None
+    given_deadline_s: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.blocking_power_w) and self.blocking_power_w >= 0):
@@ -80,6 +82,8 @@ class Problem:
             raise UserError(f"straggler must be 1 or more (its time relative to the baseline), not {self.straggler}")
         if self.gpus_per_unit < 1:
             raise UserError(f"every unit needs at least one GPU, not {self.gpus_per_unit}")
+        if self.given_deadline_s is not None and not (math.isfinite(self.given_deadline_s) and self.given_deadline_s >= 0):
+            raise UserError(f"the deadline must be zero s or more, not {self.given_deadline_s}")
         if self.unit_weights is not None and self.unit_weights.shape != (len(self.graph.units),):
             raise ValueError(f"{self.unit_weights.shape} weights for {len(self.graph.units)} units")
 
@@ -111,8 +115,8 @@ class Problem:
 
     @cached_property
     def deadline_s(self) -> float:
-        """Straggler x (1 + slowdown) x the baseline's time."""
-        return self.straggler_s * (1 + self.slowdown)
+        """Straggler x (1 + slowdown) x the baseline's time, unless it was given."""
+        return self.straggler_s * (1 + self.slowdown) if self.given_deadline_s is None else self.given_deadline_s
 
     @cached_property
     def horizon_power_w(self) -> float:
