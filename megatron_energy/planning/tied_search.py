@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
-from megatron_energy.planning.candidates import evaluate_all, in_time
+from megatron_energy.planning.candidates import BATCH_NUMBERS, evaluate_all, in_time
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.ties import Ties
 
@@ -49,9 +49,15 @@ class TiedSearch:
         found = np.stack([self._improved(state) for state in np.unique(np.stack(starts), axis=0)])
         return self.ties.clocks(found[int(self._values(found).argmin())])
 
+    def _evaluated(self, states: IntArray) -> tuple[FloatArray, FloatArray]:
+        """(B,) iteration times in s and (B,) energies in J of (B, G) states; in parts, as clocks of all vertices take more memory."""
+        size = max(1, BATCH_NUMBERS // max(len(self.ties.group), 1))
+        parts = [evaluate_all(self.problem, self.ties.clocks(states[i : i + size])) for i in range(0, len(states) or 1, size)]
+        return np.concatenate([time_s for time_s, _ in parts]), np.concatenate([cost_j for _, cost_j in parts])
+
     def _values(self, states: IntArray) -> FloatArray:
         """(B,) energies in J of (B, G) states, infinite for late ones."""
-        iteration_s, energy_j = evaluate_all(self.problem, self.ties.clocks(states))
+        iteration_s, energy_j = self._evaluated(states)
         return np.where(in_time(self.problem, iteration_s), energy_j, np.inf)
 
     def _repaired(self, state: IntArray) -> IntArray:
@@ -61,11 +67,11 @@ class TiedSearch:
         clocks stand: they are in time.
         """
         while True:
-            now_s, now_j = (float(part[0]) for part in evaluate_all(self.problem, self.ties.clocks(state[np.newaxis])))
+            now_s, now_j = (float(part[0]) for part in self._evaluated(state[np.newaxis]))
             if self.problem.meets_deadline(now_s):
                 return state
             moves = self._singles(state, REPAIR_STEPS)
-            new_s, new_j = evaluate_all(self.problem, self.ties.clocks(moves))
+            new_s, new_j = self._evaluated(moves)
             gain_s = np.minimum(now_s - new_s, now_s - self.problem.deadline_s)
             if not (gain_s > 0).any():
                 return self.ties.columns(self.problem.baseline_clocks)

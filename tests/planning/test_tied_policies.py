@@ -12,6 +12,7 @@ from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.roles import roles
 from megatron_energy.planning.stages import stages
 from megatron_energy.planning.tied_lp import tied_bound
+from megatron_energy.planning.tied_search import TiedSearch
 from megatron_energy.planning.ties import by_role, by_stage
 from megatron_energy.planning.uniform import maximum, uniform
 from megatron_energy.profiles.files import load_profile
@@ -125,3 +126,17 @@ def test_roles_on_published_profiles(data_dir, model, chunks, microbatches, tied
     assert problem.saved_percent(tied_bound(problem, by_role(problem)).energy_j) == pytest.approx(tied_percent, abs=2e-3)
     assert found.saved_percent == pytest.approx(real_percent, abs=5e-3)
     assert found.slowdown_percent <= 0
+
+
+@pytest.mark.parametrize("policy", [roles, stages, uniform, maximum])
+def test_gpus_found_below_the_highest_clock(policy):
+    """The highest clock is slower and dearer than the one found, the lowest much slower: nothing but what was found keeps the deadline."""
+    problem = with_tables(problem_of(profile_of([1.0, 1.0]), 1), [2.0, 1.0, 3.0], [300.0, 200.0, 150.0], baseline_column=1)
+    assert policy(problem).tolist() == [1, 1, 1, 1]
+
+
+def test_rounding_that_cannot_be_repaired_falls_back_to_the_baseline():
+    """All groups at the highest clock, which is the slower one here: no step up is left."""
+    problem = with_tables(problem_of(profile_of([1.0]), 1), [2.0, 1.0], [100.0, 200.0], baseline_column=1)
+    ties = by_stage(problem)
+    assert TiedSearch(problem, ties)._repaired(np.zeros(1, dtype=np.int64)).tolist() == [1]
