@@ -12,8 +12,9 @@ import numpy as np
 from scipy.sparse import coo_matrix, hstack
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
-from megatron_energy.planning.lp import LinearProgram, Solver, SolverError, Units
+from megatron_energy.planning.lp import BASIC, LOWER, Basis, LinearProgram, Solver, SolverError, Units
 from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
+from megatron_energy.planning.stretch import Stretch
 from megatron_energy.profiles.curves import lower_hull
 
 
@@ -72,6 +73,19 @@ class BoundProgram:
         self.problem = problem
         self._hulls = _hulls(problem)
         self._solver = Solver(_program(problem, self._hulls), _units(problem, len(self._hulls.vertex)))
+
+    def start_like(self, short: "BoundProgram", like: Stretch) -> None:
+        """Begin the next solution where that of a shorter iteration stands: in the steady state nothing is left to do."""
+        n, basis = len(like.vertex), short._solver.basis
+        first, short_first = (np.searchsorted(p._hulls.vertex, np.arange(len(p.problem.graph.vertices))) for p in (self, short))
+        owner = self._hulls.vertex
+        segment = short_first[like.vertex[owner]] + np.arange(len(owner)) - first[owner]
+        same = (like.vertex[owner] >= 0) & (segment < len(short._hulls.vertex))
+        column = np.full(n + 1 + len(owner), BASIC)
+        column[:n] = np.where(like.vertex >= 0, basis.column[like.vertex], BASIC)
+        column[n] = basis.column[len(short.problem.graph.vertices)]
+        column[n + 1 :] = np.where(same, basis.column[len(short.problem.graph.vertices) + 1 + np.where(same, segment, 0)], LOWER)
+        self._solver.start_from(Basis(column, np.where(like.row >= 0, basis.row[like.row], BASIC)))
 
     def at(self, deadline_s: float, earliest_horizon_s: float = 0.0) -> Bound:
         """The optimum.

@@ -9,6 +9,11 @@ from scipy.sparse import csc_matrix, diags
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
 
+LOWER, BASIC = int(highspy.HighsBasisStatus.kLower), int(highspy.HighsBasisStatus.kBasic)
+"""Codes of a :class:`Basis`: at the lower bound; basic."""
+
+DEVEX = 1
+
 
 class SolverError(RuntimeError):
     """HiGHS did not find an optimum; the message carries its status."""
@@ -119,6 +124,8 @@ class Solver:
         start.col_status, start.row_status = [codes[c] for c in basis.column.tolist()], [codes[c] for c in basis.row.tolist()]
         start.valid = start.alien = True  # alien: to be checked
         self._highs.setBasis(start)
+        # The default weights of the dual simplex method take a solve per row to set up where the basis is not trivial.
+        self._highs.setOptionValue("simplex_dual_edge_weight_strategy", DEVEX)
 
     def solve(self) -> Optimum:
         """Solve to optimality.
