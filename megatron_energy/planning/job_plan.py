@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from megatron_energy.errors import UserError
 from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.pipeline.replay import replay
 from megatron_energy.planning.assemble import Purpose, expectation_of
+from megatron_energy.planning.bound import bound
 from megatron_energy.planning.job_problem import JobProblem
 from megatron_energy.planning.plan import Plan, UnitPlan
 from megatron_energy.planning.policies import Solution, solve
@@ -46,16 +48,46 @@ def plan_job(
     if any(start.by_rank for start in starts):
         raise ValueError("a start tells the GPUs of a stage apart: give one with one list of clocks per stage")
     begin_s = time.perf_counter()
-    solution = solve(
-        job.problem,
-        purpose.policy,
-        max_switches=purpose.max_switches,
-        effort=effort,
-        lead_s=purpose.lead_s,
-        seed=seed,
-        starts=[job.joint(job.planned_clocks(start)[0]) for start in starts],
-    )
+    search = _Search(purpose, effort, seed)
+    one_by_one = job.alone and purpose.policy == "segments"
+    solution = _class_by_class(job, search, starts) if one_by_one else search.solve(job, starts)
     return assemble_job(job, job.clocks(solution.clocks), purpose, solution, time.perf_counter() - begin_s)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How plans are searched for."""
+
+    purpose: Purpose
+    effort: str
+    seed: int
+
+    def solve(self, job: JobProblem, starts: Sequence[Plan], known: Sequence[IntArray] = ()) -> Solution:
+        """The policy's solution of one problem; ``known``: further starts, (n,) joint columns."""
+        return solve(
+            job.problem,
+            self.purpose.policy,
+            max_switches=self.purpose.max_switches,
+            effort=self.effort,
+            lead_s=self.purpose.lead_s,
+            seed=self.seed,
+            starts=[*(job.joint(job.planned_clocks(start)[0]) for start in starts), *known],
+        )
+
+
+def _class_by_class(job: JobProblem, search: _Search, starts: Sequence[Plan]) -> Solution:
+    """Search the clocks of every class of replicas for itself, with the whole job's end as the deadline.
+
+    That is as good as searching for all together where no step at which replicas meet takes longer at the clocks chosen. Where the
+    plans are late together, or where a slowdown is allowed and the classes may disagree on the end, all are searched together, too.
+    """
+    found = [search.solve(one, starts) for one in job.alone]
+    clocks = job.together([one.clocks for one in found])
+    if job.problem.slowdown > 0 or not job.problem.meets_deadline(job.problem.iteration_s(clocks)):
+        return search.solve(job, starts, [clocks])
+    limits = [one.limit_energy_j for one in found]
+    limit_j = sum(limit for limit in limits if limit is not None) if None not in limits else None
+    return Solution(clocks, bound(job.problem), limit_j, all(one.complete for one in found))
 
 
 def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: Solution | None = None, solve_s: float = 0.0) -> Plan:
@@ -76,15 +108,15 @@ def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: 
     done = replay(graph, job.durations(clocks))
     timing = Timing(done.start_s, done.end_s, done.makespan_s)
     units = [unit_plans(problem, row, timing, purpose.lead_s) for problem, row in zip(slots, clocks, strict=True)]
-    bound = solution.bound.energy_j if solution is not None else None
-    limit = solution.limit_energy_j if solution is not None else None
+    bound_j = solution.bound.energy_j if solution is not None else None
+    limit_j = solution.limit_energy_j if solution is not None else None
     return Plan(
         layout=dict(purpose.layout),
         schedule=purpose.schedule,
         policy=purpose.policy,
         max_switches=purpose.max_switches,
         lead_s=purpose.lead_s,
-        expected=expectation_of(job.problem, job.evaluate(clocks), bound, limit),
+        expected=expectation_of(job.problem, job.evaluate(clocks), bound_j, limit_j),
         units=_classes(job, units),
         fingerprint=purpose.fingerprint,
         solve_s=solve_s,

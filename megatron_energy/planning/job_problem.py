@@ -36,6 +36,7 @@ class JobProblem:
         members: per unit of the graph, its GPUs; their operations are the unit's chain.
         columns: per unit, (C, M) joint columns: which clock each kind of GPU has.
         classes: the replicas of the graph.
+        alone: the same for every class alone, if there are several: a single replica with the whole job's end as its deadline.
     """
 
     problem: Problem
@@ -43,6 +44,7 @@ class JobProblem:
     members: tuple[Members, ...]
     columns: tuple[IntArray, ...]
     classes: tuple[ReplicaClass, ...]
+    alone: tuple["JobProblem", ...] = ()
 
     @cached_property
     def slots(self) -> int:
@@ -68,6 +70,16 @@ class JobProblem:
             instead = self.members[unit].replacements(self.problem.blocking_power_w)
             match = (self.columns[unit][np.newaxis] == instead[:, np.newaxis]).all(axis=2)
             result[chain] = match.argmax(axis=1)[clocks[chain]]
+        return result
+
+    def together(self, alone: Sequence[IntArray]) -> IntArray:
+        """(n,) joint columns of the whole job, from those of every class alone. Joins, which have no clock, differ between the graphs."""
+        result = np.zeros(len(self.problem.graph.vertices), dtype=np.int64)
+        for unit, chain in enumerate(self.problem.graph.chains):
+            where = self.problem.graph.units[unit]
+            other = self.alone[where.replica].problem.graph
+            there = other.chains[where.stage]
+            result[chain[_working(self.problem.graph, chain)]] = alone[where.replica][there[_working(other, there)]]
         return result
 
     def evaluate(self, clocks: IntArray) -> Evaluation:
@@ -152,17 +164,11 @@ def job_problem(
     if layout.pipeline != schedule.stages:
         raise UserError(f"a layout of {layout.pipeline} pipeline stages does not fit a schedule of {schedule.stages}")
     classes = replica_classes(layout, profiles, most_classes)
-    graph = build_graph(
-        schedule,
-        transfer_s=max(transfer_time_s(profile) for profile in profiles.profiles),
-        grad_sync=any(has_instruction(profile, "grad-sync") for profile in profiles.profiles),
-        optimizer=any(has_instruction(profile, "optimizer") for profile in profiles.profiles),
-        replicas=len(classes),
-    )
+    graph = _graph(schedule, profiles, len(classes))
     clock_mhz, members = _members(graph, classes, profiles, schedule.chunks)
-    columns = [unit.joint_columns(blocking_power_w) for unit in members]
-    count = max(len(choices) for choices in columns)
-    columns = [np.concatenate([c, np.repeat(c[-1:], count - len(c), axis=0)]) for c in columns]
+    choices = [unit.joint_columns(blocking_power_w) for unit in members]
+    count = max(map(len, choices))
+    columns = [np.concatenate([c, np.repeat(c[-1:], count - len(c), axis=0)]) for c in choices]
     problem = Problem(
         graph,
         _tables(graph, members, columns, blocking_power_w, clock_mhz),
@@ -171,7 +177,48 @@ def job_problem(
         straggler=straggler,
         unit_weights=np.array([float(sum(map(len, classes[u.replica].ranks[u.stage]))) for u in graph.units]),
     )
-    return JobProblem(problem, clock_mhz, tuple(members), tuple(columns), tuple(classes))
+    job = JobProblem(problem, clock_mhz, tuple(members), tuple(columns), tuple(classes))
+    if len(classes) == 1:
+        return job
+    single = _graph(schedule, profiles, 1)
+    return replace(job, alone=tuple(_alone(job, single, number) for number in range(len(classes))))
+
+
+def _graph(schedule: Schedule, profiles: RankProfiles, replicas: int) -> Graph:
+    """Graph of so many replicas with the steps that the profiles know."""
+    return build_graph(
+        schedule,
+        transfer_s=max(transfer_time_s(profile) for profile in profiles.profiles),
+        grad_sync=any(has_instruction(profile, "grad-sync") for profile in profiles.profiles),
+        optimizer=any(has_instruction(profile, "optimizer") for profile in profiles.profiles),
+        replicas=replicas,
+    )
+
+
+def _alone(job: JobProblem, single: Graph, number: int) -> JobProblem:
+    """One class's replica for itself; everything else is a straggler that it need not outrun."""
+    units = [unit for unit, where in enumerate(job.problem.graph.units) if where.replica == number]
+    members, columns = [], [job.columns[unit] for unit in units]
+    for unit, chain in zip(units, single.chains, strict=True):
+        own, to, at = job.members[unit], _working(single, chain), _working(job.problem.graph, job.problem.graph.chains[unit])
+        time_s, energy_j = (np.zeros((len(part), len(chain), part.shape[2])) for part in (own.time_s, own.energy_j))
+        time_s[:, to], energy_j[:, to] = own.time_s[:, at], own.energy_j[:, at]
+        members.append(Members(time_s, energy_j, own.gpus))
+    weights = np.ones(len(job.columns)) if job.problem.unit_weights is None else job.problem.unit_weights
+    problem = replace(
+        job.problem,
+        graph=single,
+        tables=_tables(single, members, columns, job.problem.blocking_power_w, job.clock_mhz),
+        unit_weights=weights[units],
+        straggler=1.0,
+    )
+    waits = replace(problem, straggler=max(1.0, job.problem.straggler_s / problem.baseline_s))
+    return JobProblem(waits, job.clock_mhz, tuple(members), tuple(columns), (job.classes[number],))
+
+
+def _working(graph: Graph, chain: IntArray) -> IntArray:
+    """Places in a chain that are no joins."""
+    return np.array([place for place, vertex in enumerate(chain.tolist()) if graph.vertices[vertex].kind != "join"], dtype=np.int64)
 
 
 def _members(graph: Graph, classes: Sequence[ReplicaClass], profiles: RankProfiles, chunks: int) -> tuple[IntArray, list[Members]]:
@@ -206,5 +253,5 @@ def _tables(graph: Graph, members: Sequence[Members], columns: Sequence[IntArray
     time_s, energy_j = np.zeros((len(graph.vertices), count)), np.zeros((len(graph.vertices), count))
     for chain, unit, choices in zip(graph.chains, members, columns, strict=True):
         time_s[chain], energy_j[chain] = unit.cost(choices, blocking_power_w)
-    alike = all(len(unit.gpus) == 1 for unit in members)
+    alike = count == len(clock_mhz) and all(len(unit.gpus) == 1 for unit in members)
     return Tables(clock_mhz if alike else np.arange(count, 0, -1), time_s, energy_j)

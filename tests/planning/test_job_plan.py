@@ -13,6 +13,7 @@ from megatron_energy.planning.bound import bound
 from megatron_energy.planning.job_plan import plan_job
 from megatron_energy.planning.job_problem import job_problem
 from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.policies import solve
 from megatron_energy.profiles.ranks import RankProfiles
 from tests.planning.jobs import BLOCKING_W, job_of, purpose_of
 from tests.planning.problems import curve, problem_of, profile_of
@@ -199,3 +200,42 @@ def test_a_plan_for_another_order_of_ranks_is_refused():
     assert plan.unit(0, 1).ranks == "1"
     with pytest.raises(UserError, match="the plan has rank 1 in stage 0, this run in stage 1"):
         plan.unit(1, 1)
+
+
+def test_classes_alone_are_the_job_where_nothing_that_they_share_depends_on_the_clock():
+    """The bounds of the classes add up to the job's, and plans made one by one are evaluated alike together."""
+    fixed = {(stage, -1, "grad-sync"): curve(0.5, (1400,)) for stage in range(3)}
+    profile = profile_of([1.0, 1.1, 0.9], CLOCKS_MHZ)
+    profile = dataclasses.replace(profile, curves=profile.curves | fixed)
+    _, _, job = job_of(profile, slower={1: 1.15, 6: 1.05}, chunks=2, p2p="batched", microbatches=6, tensor=2, data=2, pipeline=3)
+    assert len(job.alone) == 2
+    assert sum(bound(one.problem).energy_j for one in job.alone) == pytest.approx(bound(job.problem).energy_j)
+    rng = np.random.default_rng(2)
+    columns = [rng.integers(0, one.problem.tables.time_s.shape[1], len(one.problem.graph.vertices)) for one in job.alone]
+    together = job.together(columns)
+    own_s = [one.problem.iteration_s(clocks) for one, clocks in zip(job.alone, columns, strict=True)]
+    assert job.problem.iteration_s(together) == pytest.approx(max(own_s))
+    effective_j = sum(one.problem.effective_j(clocks) for one, clocks in zip(job.alone, columns, strict=True))
+    assert job.problem.effective_j(together) == pytest.approx(effective_j)
+
+
+def test_classes_that_are_late_together_are_searched_together():
+    """A long grad sync that the clock slows: alone, each class trades its end against its own, together the longest counts for all."""
+    profile = profile_of([1.0], CLOCKS_MHZ)
+    grad_sync = curve(2.0, CLOCKS_MHZ, bound=0.0, dynamic_w=600.0)
+    profile = dataclasses.replace(profile, curves=profile.curves | {(0, -1, "grad-sync"): grad_sync})
+    schedule, layout, job = job_of(profile, 2, slower={1: 1.2}, data=2)
+    alone = [solve(one.problem, "segments") for one in job.alone]
+    assert all(one.problem.evaluate(found.clocks).slowdown_percent <= 0 for one, found in zip(job.alone, alone, strict=True))
+    assert not job.problem.meets_deadline(job.problem.iteration_s(job.together([found.clocks for found in alone])))
+    plan = planned(schedule, layout, job)
+    assert plan.expected.slowdown_percent <= 0
+    assert plan.expected.saved_percent > 5
+
+
+def test_slowdown_is_one_end_for_all_replicas():
+    schedule, layout, job = job_of(PROFILE, slower={1: 1.1}, settings={"slowdown": 0.1}, data=2, pipeline=2)
+    plan = planned(schedule, layout, job, max_switches=4)
+    assert plan.expected.slowdown_percent <= 10 + 1e-9
+    assert plan.expected.saved_percent <= plan.expected.bound_saved_percent + 1e-9
+    assert plan.expected.bound_share_percent > 90
