@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from megatron_energy import __version__
 from megatron_energy.cli.pipeline_options import add_pipeline_options, add_profile_options, real, schedule_of, whole
 from megatron_energy.cli.plan_graph import plan_from_graph
+from megatron_energy.cli.plan_ranks import add_rank_options, plan_of_ranks, refuse_rank_options
 
 if TYPE_CHECKING:
     from megatron_energy.cli.job import Job
@@ -35,6 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--effort", choices=("default", "high"), default="default", help="how long to search (high: minutes)")
     parser.add_argument("--lead", type=real(0), default=0.0, metavar="S", help="how early raises have to be requested, in s (default: 0)")
+    add_rank_options(parser)
     parser.add_argument("--out", metavar="FILE", help="write the plan (JSON)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=handler)
@@ -48,15 +50,21 @@ def handler(args: argparse.Namespace) -> int:
     from megatron_energy.cli.output import check_writable, print_plan, summary_of
 
     schedule = schedule_of(args)
-    job = job_of(args, schedule, args.tensor * args.data, slowdown=args.slowdown, straggler=args.straggler)
-    if args.clock_step is not None:
-        job = job.at_clocks(range(max(job.measured_mhz), min(job.measured_mhz), -args.clock_step))
-    if args.out is not None:
-        check_writable(args.out)
-    plan = _plan(args, job)
+    if args.by_rank:
+        if args.out is not None:
+            check_writable(args.out)
+        plan, interpolated_mhz = plan_of_ranks(args, schedule)
+    else:
+        refuse_rank_options(args)
+        job = job_of(args, schedule, args.tensor * args.data, slowdown=args.slowdown, straggler=args.straggler)
+        if args.clock_step is not None:
+            job = job.at_clocks(range(max(job.measured_mhz), min(job.measured_mhz), -args.clock_step))
+        if args.out is not None:
+            check_writable(args.out)
+        plan = _plan(args, job)
+        interpolated_mhz = job.unmeasured(plan.clocks_mhz)
     if args.out is not None:
         plan.save(args.out)
-    interpolated_mhz = job.unmeasured(plan.clocks_mhz)
     if args.json:
         print(json.dumps(summary_of(plan, interpolated_mhz)))
     else:

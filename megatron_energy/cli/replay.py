@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from megatron_energy.cli.pipeline_options import add_profile_options
+from megatron_energy.cli.plan_ranks import replay_of_ranks
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import P2P_MODES, P2pMode, Schedule
 
@@ -36,10 +37,10 @@ def handler(args: argparse.Namespace) -> int:
 
     plan = load_plan(args.plan)
     if plan.by_rank:
-        raise UserError(f"{args.plan} tells the ranks of a stage apart: only plans with one list of clocks per stage can be replayed")
-    job = _job(args, plan)
-    replayed = _replayed(args.plan, plan, job)
-    interpolated_mhz = job.unmeasured(plan.clocks_mhz)
+        replayed, interpolated_mhz = replay_of_ranks(args, plan, _schedule(plan.schedule, args.p2p))
+    else:
+        job = _job(args, plan)
+        replayed, interpolated_mhz = _replayed(args.plan, plan, job), job.unmeasured(plan.clocks_mhz)
     if args.json:
         print(json.dumps(summary_of(replayed, interpolated_mhz)))
     else:

@@ -39,11 +39,20 @@ class RankProfiles:
     @classmethod
     def alike(cls, profile: Profile, world_size: int, slower: Mapping[int, float] | None = None) -> "RankProfiles":
         """All GPUs have one profile; those in ``slower`` take so many times as long, at the same power."""
-        factors = {rank: factor for rank, factor in (slower or {}).items() if factor != 1.0}
-        distinct = sorted(set(factors.values()))
-        index = {factor: number for number, factor in enumerate(distinct, start=1)}
-        of_rank = tuple(index[factors[rank]] if rank in factors else 0 for rank in range(world_size))
-        return cls((profile, *(stretched(profile, factor) for factor in distinct)), of_rank)
+        return cls((profile,), (0,) * world_size).slowed(slower or {})
+
+    def slowed(self, slower: Mapping[int, float]) -> "RankProfiles":
+        """Some ranks take so many times as long, at the same power."""
+        profiles, of_rank = list(self.profiles), list(self.profile_of_rank)
+        index: dict[tuple[int, float], int] = {}
+        for rank, factor in sorted(slower.items(), key=lambda item: (item[1], item[0])):
+            if factor != 1.0:
+                key = of_rank[rank], factor
+                if key not in index:
+                    index[key] = len(profiles)
+                    profiles.append(stretched(self.profiles[key[0]], factor))
+                of_rank[rank] = index[key]
+        return RankProfiles(tuple(profiles), tuple(of_rank))
 
     def profile(self, rank: int) -> Profile:
         """The profile of one GPU."""
