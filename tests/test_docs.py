@@ -91,11 +91,11 @@ def doctor(*arguments: str, **variables: str) -> None:
 
 
 def run_offline(command: Command, desk: Path) -> None:
-    """Doctor, plan and replay run; the rest would need a clock daemon or change the host, and is parsed."""
+    """Doctor, plan, frontier and replay run; the rest would need a clock daemon or change the host, and is parsed."""
     name = command.words[1]
     if name == "doctor":
         doctor(*command.words[1:], **dict(command.variables))
-    elif name in ("plan", "replay"):
+    elif name in ("plan", "frontier", "replay"):
         page = command.page if "csv" in {block.kind for block in documents.blocks(command.page)} else PLAN_PAGE
         assert printed(page, *command.words[1:])
     else:

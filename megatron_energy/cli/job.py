@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.build import build_graph
+from megatron_energy.pipeline.graph import Graph
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile
@@ -34,8 +35,16 @@ class Job:
     def at_clocks(self, clocks_mhz: Iterable[int]) -> "Job":
         """The same with further clocks, interpolated between the measured ones; those outside of their range are left out."""
         wanted = sorted({*clocks_mhz, *self.measured_mhz})
-        tables = build_tables(self.problem.graph, interpolate_profile(self.profile, wanted), self.schedule.chunks)
-        return dataclasses.replace(self, problem=dataclasses.replace(self.problem, tables=tables))
+        profile = interpolate_profile(self.profile, wanted)
+        tables = build_tables(self.problem.graph, profile, self.schedule.chunks)
+        return dataclasses.replace(self, profile=profile, problem=dataclasses.replace(self.problem, tables=tables))
+
+    def resized(self, microbatches: int) -> Problem:
+        """The problem of the same job with another number of microbatches."""
+        if microbatches == self.schedule.microbatches:
+            return self.problem
+        graph = _graph(dataclasses.replace(self.schedule, microbatches=microbatches), self.profile)
+        return dataclasses.replace(self.problem, graph=graph, tables=build_tables(graph, self.profile, self.schedule.chunks))
 
     def unmeasured(self, clocks_mhz: Iterable[int]) -> tuple[int, ...]:
         """Those of ``clocks_mhz`` that were not measured, lowest first."""
@@ -65,17 +74,21 @@ def job_of(
         UserError: a profile that does not fit or has no energy in it, or no blocking power.
     """
     profile = load_profile(args.profile, args.profile_scale)
-    graph = build_graph(
-        schedule,
-        transfer_s=transfer_time_s(profile),
-        grad_sync=has_instruction(profile, "grad-sync"),
-        optimizer=has_instruction(profile, "optimizer"),
-    )
+    graph = _graph(schedule, profile)
     tables = build_tables(graph, profile, schedule.chunks)
     problem = Problem(graph, tables, blocking_power_of(args, profile, blocking_power_w), gpus_per_unit, slowdown, straggler)
     if not problem.baseline_energy_j > 0:
         raise UserError(f"{args.profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
     return Job(schedule, profile, problem, tuple(int(mhz) for mhz in tables.clock_mhz))
+
+
+def _graph(schedule: Schedule, profile: Profile) -> Graph:
+    return build_graph(
+        schedule,
+        transfer_s=transfer_time_s(profile),
+        grad_sync=has_instruction(profile, "grad-sync"),
+        optimizer=has_instruction(profile, "optimizer"),
+    )
 
 
 def blocking_power_of(args: argparse.Namespace, profile: Profile, otherwise_w: float | None = None) -> float:

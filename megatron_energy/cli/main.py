@@ -14,7 +14,7 @@ from typing import NoReturn
 from megatron_energy import __version__
 from megatron_energy.errors import UserError
 
-COMMANDS = ("doctor", "plan", "replay", "clockd")
+COMMANDS = ("doctor", "plan", "frontier", "replay", "clockd")
 """Modules of this package, in the order of the help text."""
 
 

@@ -46,8 +46,8 @@ def add_profile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="NAME", help="take the blocking power from this GPU of the catalog, such as a100-sxm4-80gb")
 
 
-def add_pipeline_options(parser: argparse.ArgumentParser) -> None:
-    """The schedule and the parallel sizes."""
+def add_pipeline_options(parser: argparse.ArgumentParser, *, slowdown: bool = True) -> None:
+    """The schedule and the parallel sizes; ``slowdown``: and how much of it is allowed."""
     parser.add_argument("--pipeline", type=whole(1), metavar="S", help="pipeline-parallel size")
     parser.add_argument("--chunks", type=whole(1), default=1, metavar="V", help="model chunks per stage (virtual pipeline size)")
     parser.add_argument("--microbatches", type=whole(1), metavar="M", help="microbatches per pipeline and iteration")
@@ -58,7 +58,8 @@ def add_pipeline_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warmup-flush", action="store_true", help="Megatron's --overlap-p2p-communication-warmup-flush is on (overlap modes)"
     )
-    parser.add_argument("--slowdown", type=real(0), default=0.0, metavar="X", help="allowed slowdown: 0.01 is one percent (default: 0)")
+    if slowdown:
+        parser.add_argument("--slowdown", type=real(0), default=0.0, metavar="X", help="allowed slowdown: 0.01 is one percent (default: 0)")
     parser.add_argument(
         "--straggler", type=real(1), default=1.0, metavar="X", help="how much longer another replica takes than this baseline (default: 1)"
     )

@@ -67,10 +67,14 @@ class BoundProgram:
 
     Args:
         problem: its graph, tables and powers; its deadline does not matter.
+
+    Attributes:
+        iterations: steps of the simplex method that the last solution took.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.iterations = 0
         self._hulls = _hulls(problem)
         self._solver = Solver(_program(problem, self._hulls), _units(problem, len(self._hulls.vertex)))
 
@@ -101,6 +105,7 @@ class BoundProgram:
         n, latest_s = len(problem.graph.vertices), deadline_s * (1 + TIME_TOLERANCE)
         self._solver.set_bounds(n, min(earliest_horizon_s, latest_s), latest_s)
         optimum = self._solver.solve()
+        self.iterations = optimum.iterations
         share = np.clip(optimum.x[n + 1 :], 0.0, 1.0)
         duration_s = problem.durations(hulls.fastest)
         np.add.at(duration_s, hulls.vertex, share * _lengths(problem.tables.time_s, hulls))

@@ -3,7 +3,7 @@
 It reaches from the fastest iteration that any clocks allow to the one that uses the least energy; with a straggler from the straggler's
 end, as nobody gains from being earlier. Between them the least energy falls and is convex. One linear program gives it at one time after
 the other, each from where it stands (:class:`megatron_energy.planning.bound.BoundProgram`), and a planner turns each optimum into real
-clocks. Points lie closer where energy falls faster: the next one halves the interval over which it falls most.
+clocks. Points lie evenly along the curve: the next one halves the interval with the largest part of the whole time and energy.
 
 GPUs that have to wait for a straggler anyway have use for even slower plans; such points are kept apart.
 """
@@ -22,15 +22,19 @@ from megatron_energy.pipeline.replay import makespans
 from megatron_energy.planning.bound import Bound, BoundProgram
 from megatron_energy.planning.operations import per_operation
 from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
+from megatron_energy.planning.segments import Effort, few_switches
 
 Planner: TypeAlias = Callable[[Problem, Bound, Sequence[IntArray]], IntArray]
 """(problem with its deadline, its bound, (n,) clock columns of plans that are in time) -> (n,) clock columns of a plan in time."""
+
+POINT_EFFORT = Effort(rounds=4, time_s=8.0)
+"""Search for a plan with few switches; there are many of them, and neighbours start from each other."""
 
 SAMPLES_PER_POINT = 3
 """Real clocks may make a plan that a faster one beats; so many more are tried for it."""
 
 NARROWEST = 1e-7
-"""Parts of the whole range of energy or time below which an interval is not halved."""
+"""Part of the time or of the energy below which an interval is not halved."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,14 @@ class Frontier:
         return points[count - 1]
 
 
-def frontier(problem: Problem, count: int = 50, *, planner: Planner | None = None, straggler_count: int = 0) -> Frontier:
+def frontier(
+    problem: Problem,
+    count: int = 50,
+    *,
+    planner: Planner | None = None,
+    straggler_count: int = 0,
+    program: BoundProgram | None = None,
+) -> Frontier:
     """Compute the frontier.
 
     Args:
@@ -103,13 +114,14 @@ def frontier(problem: Problem, count: int = 50, *, planner: Planner | None = Non
         count: points wanted. There are fewer where real clocks do not give as many different plans.
         planner: makes the plan of each point; None: a clock per operation.
         straggler_count: further points for who waits for a straggler, up to where no operation gains from more time.
+        program: the problem's linear program, if it is at hand (:func:`megatron_energy.planning.scale.solved_program`).
 
     Raises:
-        UserError: a count below 1.
+        UserError: a count below 2.
     """
-    if count < 1:
-        raise UserError(f"a frontier needs at least 1 point, not {count}")
-    sampler = _Sampler(problem, planner or _operations)
+    if count < 2:
+        raise UserError(f"a frontier has at least 2 points, not {count}")
+    sampler = _Sampler(problem, planner or _operations, program or BoundProgram(problem))
     first = sampler.sample(sampler.fastest_s)
     last = sampler.sample(sampler.thriftiest_s)
     samples = sampler.between(first, last, count)
@@ -127,6 +139,15 @@ def _operations(problem: Problem, found: Bound, starts: Sequence[IntArray]) -> I
     return per_operation(problem, found)
 
 
+def segments_planner(max_switches: int, effort: Effort = POINT_EFFORT) -> Planner:
+    """A planner with few switches per GPU; a slower point's search is no worse than the plan of the faster point next to it."""
+
+    def plan(problem: Problem, found: Bound, starts: Sequence[IntArray]) -> IntArray:
+        return few_switches(problem, found, max_switches, effort, starts=starts).clocks
+
+    return plan
+
+
 class _Sampler:
     """Makes points.
 
@@ -137,10 +158,10 @@ class _Sampler:
         forced: energy is counted until the deadline, whenever the plan ends.
     """
 
-    def __init__(self, problem: Problem, planner: Planner) -> None:
+    def __init__(self, problem: Problem, planner: Planner, program: BoundProgram) -> None:
         self.problem = problem
         self.planner = planner
-        self.program = BoundProgram(problem)
+        self.program = program
         self.earliest_s = problem.earliest_horizon_s
         self.fastest_s = max(self._length_s(problem.tables.time_s.min(axis=1)), self.earliest_s)
         thrifty = np.take_along_axis(problem.tables.time_s, problem.cost_j.argmin(axis=1)[:, np.newaxis], axis=1)[:, 0]
@@ -182,12 +203,13 @@ class _Sampler:
         return samples
 
     def _widest(self, samples: Sequence[Point]) -> int | None:
-        """The interval over which the bound falls most; None if all of them are too narrow."""
-        deadlines_s = np.array([point.deadline_s for point in samples])
+        """The longest interval, by its parts of the range of time and of the bound's range; None if all of them are too short."""
+        widths_s = np.diff([point.deadline_s for point in samples])
         falls_j = -np.diff([self._bound_effective_j(point) for point in samples])
-        falls_j[np.diff(deadlines_s) < NARROWEST * deadlines_s[-1]] = 0.0
-        at = int(falls_j.argmax())
-        return at if falls_j[at] > NARROWEST * abs(samples[0].bound_j) else None
+        narrow = (widths_s < NARROWEST * samples[-1].deadline_s) | (falls_j < NARROWEST * abs(samples[0].bound_j))
+        parts = np.where(narrow, 0.0, widths_s / widths_s.sum() + falls_j / max(falls_j.sum(), 1e-300))
+        at = int(parts.argmax())
+        return at if parts[at] > 0 else None
 
     def _bound_effective_j(self, point: Point) -> float:
         """The bound as it counts for points: past the least energy, waiting is nobody's choice."""

@@ -61,11 +61,13 @@ class Optimum:
         x: (c,) values.
         row_dual: (r,) change of the objective per unit of the row's active bound.
         objective: its value.
+        iterations: steps of the simplex method that it took.
     """
 
     x: FloatArray
     row_dual: FloatArray
     objective: float
+    iterations: int = 0
 
 
 class _Quiet(highspy.Highs):
@@ -142,6 +144,7 @@ class Solver:
             np.array(found.col_value, dtype=np.float64) * self._units.column,
             np.array(found.row_dual, dtype=np.float64) * self._units.objective / self._units.row,
             float(self._highs.getInfo().objective_function_value) * self._units.objective,
+            int(self._highs.getInfo().simplex_iteration_count),
         )
 
 

@@ -50,7 +50,7 @@ def stretch(short: Problem, long: Problem, period: int) -> Stretch:
         raise ValueError(f"{few} microbatches cannot be stretched to {many} in steps of {period}")
     if short.graph.units != long.graph.units:
         raise ValueError("the two graphs have different units")
-    middle, added = max(1, few // (2 * period)) * period, many - few
+    middle, added = max(1, -(-(few // period) // 2)) * period, many - few  # of an odd number of groups the middle one is repeated
 
     def counterpart(microbatch: int) -> int:
         if microbatch < middle:
