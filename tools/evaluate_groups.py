@@ -32,7 +32,8 @@ from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.assemble import Purpose
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.job_plan import plan_job
-from megatron_energy.planning.job_problem import JobProblem, job_problem
+from megatron_energy.planning.job_problem import JobProblem
+from megatron_energy.planning.job_setup import job_problem
 from megatron_energy.planning.plan import LAYOUT, Plan
 from megatron_energy.planning.replicas import stage_of_rank
 from megatron_energy.profiles.files import load_profile
@@ -161,6 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workload", choices=("catalog", "published"), default="catalog", help="times and energies (default: catalog)")
     parser.add_argument("--stages", type=int, default=4, help="pipeline stages of the catalog's workload (default: 4)")
     parser.add_argument("--microbatches", type=int, default=16, help="per replica (default: 16)")
+    parser.add_argument("--effort", choices=("default", "high"), default="default", help="of every search (high: minutes)")
     parser.add_argument("--max-switches", type=int, default=8, help="per GPU and iteration (default: 8)")
     options = parser.parse_args(arguments)
     try:
@@ -170,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in CASES:
             published = options.workload == "published"
             job = published_job(options.microbatches) if published else catalog_job(case, options.stages, 2, options.microbatches)
-            print(evaluate(case, job, options.max_switches), flush=True)
+            print(evaluate(case, job, options.max_switches, options.effort), flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

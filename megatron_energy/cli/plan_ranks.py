@@ -159,7 +159,7 @@ def _job(
     most_classes: int | None = None,
 ) -> "JobProblem":
     from megatron_energy.cli.job import blocking_power_of
-    from megatron_energy.planning.job_problem import job_problem
+    from megatron_energy.planning.job_setup import job_problem
     from megatron_energy.planning.replicas import MOST_CLASSES
 
     blocking_w = blocking_power_of(args, profiles.profiles[0], otherwise_w)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from megatron_energy.pipeline.replay import replay
 from megatron_energy.planning.assemble import Purpose, expectation_of
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.job_problem import JobProblem
-from megatron_energy.planning.plan import Plan, UnitPlan
+from megatron_energy.planning.plan import Expectation, Plan, UnitPlan
 from megatron_energy.planning.policies import Solution, solve
 from megatron_energy.planning.rank_ranges import ranges_of
 from megatron_energy.planning.requests import Timing, enforce_lead, unit_plans
@@ -85,9 +85,13 @@ def _class_by_class(job: JobProblem, search: _Search, starts: Sequence[Plan]) ->
     clocks = job.together([one.clocks for one in found])
     if job.problem.slowdown > 0 or not job.problem.meets_deadline(job.problem.iteration_s(clocks)):
         return search.solve(job, starts, [clocks])
-    limits = [one.limit_energy_j for one in found]
-    limit_j = sum(limit for limit in limits if limit is not None) if None not in limits else None
-    return Solution(clocks, bound(job.problem), limit_j, all(one.complete for one in found))
+    return Solution(clocks, bound(job.problem), _sum([one.limit_energy_j for one in found]), all(one.complete for one in found))
+
+
+def _sum(limits_j: Sequence[float | None]) -> float | None:
+    """The classes' limits together, if all were proven: every plan of the job is one plan of each class, and all GPUs end together."""
+    known = [limit_j for limit_j in limits_j if limit_j is not None]
+    return sum(known) if len(known) == len(limits_j) else None
 
 
 def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: Solution | None = None, solve_s: float = 0.0) -> Plan:
@@ -97,7 +101,7 @@ def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: 
         job: the job's problem.
         clocks: as :meth:`~megatron_energy.planning.job_problem.JobProblem.clocks` gives them.
         purpose: what the plan is for.
-        solution: for the bounds.
+        solution: for the bounds; where classes that differ were joined, they do not hold for the job as it is, and are left out.
         solve_s: time the planner took.
     """
     graph = job.problem.graph
@@ -108,15 +112,13 @@ def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: 
     done = replay(graph, job.durations(clocks))
     timing = Timing(done.start_s, done.end_s, done.makespan_s)
     units = [unit_plans(problem, row, timing, purpose.lead_s) for problem, row in zip(slots, clocks, strict=True)]
-    bound_j = solution.bound.energy_j if solution is not None else None
-    limit_j = solution.limit_energy_j if solution is not None else None
-    return Plan(
+    plan = Plan(
         layout=dict(purpose.layout),
         schedule=purpose.schedule,
         policy=purpose.policy,
         max_switches=purpose.max_switches,
         lead_s=purpose.lead_s,
-        expected=expectation_of(job.problem, job.evaluate(clocks), bound_j, limit_j),
+        expected=_expected(job, clocks, solution),
         units=_classes(job, units),
         fingerprint=purpose.fingerprint,
         solve_s=solve_s,
@@ -124,6 +126,16 @@ def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: 
         straggler=job.problem.straggler,
         provenance=dict(purpose.provenance or {}),
     )
+    if job.exact is None:
+        return plan
+    return replace(plan, expected=_expected(job.exact, job.exact.planned_clocks(plan)))
+
+
+def _expected(job: JobProblem, clocks: IntArray, solution: Solution | None = None) -> Expectation:
+    """Replayed figures. Bounds hold for the problem that was solved, and for no other."""
+    if solution is None:
+        return expectation_of(job.problem, job.evaluate(clocks))
+    return expectation_of(job.problem, job.evaluate(clocks), solution.bound.energy_j, solution.limit_energy_j)
 
 
 def _classes(job: JobProblem, by_slot: Sequence[Sequence[UnitPlan]]) -> tuple[UnitPlan, ...]:

@@ -73,7 +73,7 @@ class RankProfiles:
         """
         if not step > 0:
             raise UserError(f"GPUs are rounded in steps above zero, such as 0.01, not {step}")
-        return self._covered(stage_of_rank, lambda slowness: math.ceil(math.log(slowness) / math.log1p(step) - 1e-9))
+        return self._covered(stage_of_rank, lambda slowness: math.floor(math.log(slowness) / math.log1p(step) + 1e-9))
 
     def _covered(self, stage_of_rank: Sequence[int], bin_of: Callable[[float], int]) -> "RankProfiles":
         """GPUs of a stage whose slowness falls into one bin share a profile that covers them."""

@@ -3,7 +3,7 @@
 from megatron_energy.parallel.layout import Layout
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.assemble import Purpose
-from megatron_energy.planning.job_problem import job_problem
+from megatron_energy.planning.job_setup import job_problem
 from megatron_energy.profiles.ranks import RankProfiles
 
 BLOCKING_W = 80.0

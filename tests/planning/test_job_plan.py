@@ -11,7 +11,7 @@ from megatron_energy.parallel.layout import Layout
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.job_plan import plan_job
-from megatron_energy.planning.job_problem import job_problem
+from megatron_energy.planning.job_setup import job_problem
 from megatron_energy.planning.plan import load_plan
 from megatron_energy.planning.policies import solve
 from megatron_energy.profiles.ranks import RankProfiles
@@ -239,3 +239,19 @@ def test_slowdown_is_one_end_for_all_replicas():
     assert plan.expected.slowdown_percent <= 10 + 1e-9
     assert plan.expected.saved_percent <= plan.expected.bound_saved_percent + 1e-9
     assert plan.expected.bound_share_percent > 90
+
+
+def test_many_kinds_of_replicas_are_few_classes_and_figures_of_the_job_as_it_is():
+    """Twelve replicas, each slow by another amount; in two stages, so that a careless cover would be slower than the job."""
+    slower = {rank: 1 + 0.01 * (rank % 12) for rank in range(12)} | {12 + rank: 1 + 0.01 * (11 - rank % 12) for rank in range(12)}
+    schedule, layout, job = job_of(PROFILE, slower=slower, most_classes=4, data=12, pipeline=2)
+    _, _, exact = job_of(PROFILE, slower=slower, most_classes=99, data=12, pipeline=2)
+    assert len(job.classes) < len(exact.classes) == 12
+    assert job.problem.baseline_s == pytest.approx(exact.problem.baseline_s, rel=1e-12)
+    plan = planned(schedule, layout, job, max_switches=4)
+    found = exact.evaluate(exact.planned_clocks(plan))
+    assert found.slowdown_percent <= 0
+    assert plan.expected.energy_j == pytest.approx(found.energy_j)
+    assert plan.expected.baseline_energy_j == pytest.approx(exact.problem.baseline_energy_j)
+    assert plan.expected.bound_saved_percent is None
+    assert 3 < plan.expected.saved_percent <= bound_percent(exact.problem)

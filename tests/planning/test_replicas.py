@@ -4,16 +4,16 @@ import pytest
 
 from megatron_energy.errors import UserError
 from megatron_energy.parallel.layout import Layout
-from megatron_energy.planning.replicas import replica_classes
+from megatron_energy.planning.replicas import bundle, replica_classes
 from megatron_energy.profiles.ranks import RankProfiles
 from tests.planning.problems import profile_of
 
 PROFILE = profile_of([1.0, 1.1])
 
 
-def classes(slower=None, most=8, **sizes):
+def classes(slower=None, **sizes):
     layout = Layout(**sizes)
-    return replica_classes(layout, RankProfiles.alike(PROFILE, layout.world_size, slower), most)
+    return replica_classes(layout, RankProfiles.alike(PROFILE, layout.world_size, slower))
 
 
 def test_like_replicas_are_one_class():
@@ -46,18 +46,34 @@ def test_members_are_listed_fastest_first():
     assert only.ranks[0] == ((2, 3), (1,), (0,))
 
 
-def test_too_many_classes_are_joined_and_covered_by_the_slowest():
-    """Four replicas, 0, 1, 2 and 10% slower in stage 0: two classes are cut where the gap is widest."""
-    first, second = classes({1: 1.01, 2: 1.02, 3: 1.1}, most=2, data=4, pipeline=2)
-    assert (first.replicas, second.replicas) == (3, 1)
+def bundled(slower, most, in_time=lambda units: True, **sizes):
+    layout = Layout(**sizes)
+    profiles = RankProfiles.alike(PROFILE, layout.world_size, slower)
+    return bundle(replica_classes(layout, profiles), profiles, most, in_time)
+
+
+def test_classes_that_differ_least_are_joined_and_covered_by_the_slowest():
+    """Four replicas, 0, 1.2, 2 and 10% slower in stage 0: 1.2 and 2% go first, as they cost the least; 0 joins them."""
+    first, second, third = bundled({1: 1.012, 2: 1.02, 3: 1.1}, 3, data=4, pipeline=2)
+    assert sorted((first.ranks, second.ranks, third.ranks)) == [(((0,),), ((4,),)), (((1, 2),), ((5, 6),)), (((3,),), ((7,),))]
+    first, second = bundled({1: 1.012, 2: 1.02, 3: 1.1}, 2, data=4, pipeline=2)
     assert first.ranks == (((0, 1, 2),), ((4, 5, 6),))
+    assert first.replicas == 3
     assert first.units[0].members == ((2, 1),)  # 1.02
     assert second.units[0].members == ((3, 1),)
 
 
+def test_slow_at_one_stage_each_would_be_slow_at_both():
+    """Such a replica is slower than the job is: classes are not joined where that makes the job later."""
+    slow_at_both = {1: 1.1, 2: 1.1}  # replica 1 in stage 0, replica 0 in stage 1
+    (only,) = bundled(slow_at_both, 1, data=2, pipeline=2)
+    assert [unit.members for unit in only.units] == [((1, 1),), ((1, 1),)]
+    assert len(bundled(slow_at_both, 1, lambda units: units[0] != units[1], data=2, pipeline=2)) == 2
+
+
 def test_a_covered_gpu_follows_the_fastest_kind_that_is_no_faster():
     """Replica 0 has GPUs (1, 1.05), replica 1 (1.02, 1.2). Its own kinds come first; 1 and 1.05 follow 1.02 and 1.2."""
-    (only,) = classes({1: 1.05, 2: 1.02, 3: 1.2}, most=1, tensor=2, data=2, pipeline=2)
+    (only,) = bundled({1: 1.05, 2: 1.02, 3: 1.2}, 1, tensor=2, data=2, pipeline=2)
     assert only.ranks[0] == ((0, 2), (1, 3))
 
 

@@ -14,7 +14,7 @@ from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.assemble import Purpose
 from megatron_energy.planning.job_plan import plan_job
-from megatron_energy.planning.job_problem import job_problem
+from megatron_energy.planning.job_setup import job_problem
 from megatron_energy.profiles.profile import Curve, Profile
 from megatron_energy.profiles.ranks import RankProfiles
 from megatron_energy.session.planner import PlannedRun
