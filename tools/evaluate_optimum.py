@@ -2,8 +2,9 @@
 
     python tools/evaluate_optimum.py [--problems 50]
 
-Each problem is a small pipeline of random GPUs (seeded), every second one with a permitted slowdown of 5%. Every choice of a clock for every operation is replayed; the cheapest that
-keeps the deadline (and, for segments, switches seldom enough) is the optimum. Figures are points of the baseline's energy, mean and worst.
+Each problem is a small pipeline of random GPUs (seeded), every second one with a permitted slowdown of 5%. Every choice of a clock for
+every operation is replayed; the cheapest that keeps the deadline (and, for segments, switches seldom enough) is the optimum. Figures
+are points of the baseline's energy, mean and worst.
 """
 
 import argparse
