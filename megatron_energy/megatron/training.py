@@ -137,9 +137,10 @@ def call_at_log_interval(on_log: Callable[[int, Any], None]) -> None:
         def loop(*args: Any, **kwargs: Any) -> Any:
             try:
                 result = train(*args, **kwargs)
-            except SystemExit:  # an agreed early end of all ranks: --exit-interval, --exit-duration, a signal
-                calls.tell()
-                raise
+            except SystemExit as stop:
+                if not stop.code:  # an agreed early end of all ranks: --exit-interval, --exit-duration, a signal
+                    calls.tell()
+                raise  # a failure is this rank's own: nobody would come to a gathering
             calls.tell()
             return result
 

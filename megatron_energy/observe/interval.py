@@ -126,11 +126,11 @@ def _saved_j(summary: IterationSummary) -> float:
 
 
 def _combine_gpus(summaries: Sequence[IterationSummary]) -> tuple[GpuInterval, ...]:
-    history: dict[tuple[str, int], list[tuple[IterationSummary, GpuSummary]]] = {}
+    history: dict[tuple[str, int, str], list[tuple[IterationSummary, GpuSummary]]] = {}
     for summary in summaries:
-        once = {(g.node, g.gpu): g for g in reversed(summary.gpus)}
-        for key, gpu in once.items():
-            history.setdefault(key, []).append((summary, gpu))
+        once = {g.uuid: g for g in reversed(summary.gpus)}
+        for uuid, gpu in once.items():
+            history.setdefault((gpu.node, gpu.gpu, uuid), []).append((summary, gpu))
     return tuple(_combine_gpu(history[key]) for key in sorted(history))
 
 

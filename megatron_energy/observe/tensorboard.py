@@ -76,8 +76,8 @@ class TensorBoardLog:
             return
         interval = combine(self._pending)
         self._pending.clear()
-        self._total_j += interval.energy_j
-        self._saved_j += interval.saved_j
+        self._total_j += math.fsum(finite(gpu.energy_j for gpu in interval.gpus))  # a GPU that could not be read leaves a gap
+        self._saved_j += math.fsum(finite([interval.saved_j]))
         if not self._layout_written:
             self._introduce(interval, step)
         for tag, value in self._scalars(interval).items():

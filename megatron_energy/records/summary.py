@@ -43,5 +43,5 @@ class IterationSummary:
 
     @property
     def energy_j(self) -> float:
-        """Joules of all GPUs together."""
-        return sum(g.energy_j for g in self.gpus)
+        """Joules of all GPUs together; a GPU that several ranks share counts once."""
+        return sum({g.uuid: g.energy_j for g in self.gpus}.values())

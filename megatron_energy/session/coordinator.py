@@ -4,6 +4,7 @@ The course is a generator: it yields the directives of the next iteration and re
 order of the phases readable from top to bottom.
 """
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,11 @@ from megatron_energy.session.planner import PlannedRun, Planner
 
 ITERATIONS_PER_CLOCK = 2
 """Of the sweep: see :data:`megatron_energy.session.learning.Series`."""
+
+
+GUARD_TOLERANCE = 0.005
+GUARD_ITERATIONS = 3
+"""So many iterations in a row that are longer than the plan's deadline by more than the tolerance end the plan."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,8 @@ class Findings:
     @property
     def baseline_energy_j(self) -> float | None:
         """Mean joules of all GPUs per baseline iteration."""
-        return sum(i.energy_j for i in self.baseline) / len(self.baseline) if self.baseline else None
+        known = [i.energy_j for i in self.baseline if math.isfinite(i.energy_j)]  # an iteration whose counter failed is left out
+        return sum(known) / len(known) if known else None
 
 
 class Coordinator:
@@ -131,7 +138,7 @@ class Coordinator:
             self.say("dry run: the plan is computed and logged, no clock is requested")
             yield from self._forever(Directive("measure"))
         yield [planned.activation(rank) for rank in range(self.facts.world_size)]
-        yield from self._forever([planned.directive(rank) for rank in range(self.facts.world_size)])
+        yield from self._guarded([planned.directive(rank) for rank in range(self.facts.world_size)])
 
     def _plan(self) -> Generator[Directive | list[Directive], IterationData, PlannedRun]:
         last = self.findings.baseline[-1]
@@ -147,8 +154,23 @@ class Coordinator:
                     data = yield constant_clock("sweep", clock)
                     sweep.setdefault(clock, []).append(data.records)
             profile = learn_profile(sweep, self.facts.stage_of_rank, transfer_time_s(last.records), self.planner.provenance())
+            time_s, energy_j = self.findings.baseline_time_s, self.findings.baseline_energy_j
+            if time_s is not None and energy_j is not None:
+                profile = self.planner.calibrated(schedule, profile, time_s, energy_j)
         self.findings.profile = profile
         return self.planner.plan(schedule, profile)
+
+    def _guarded(self, directives: list[Directive]) -> Course:
+        """Run under the plan as long as it keeps what it promises."""
+        baseline_s = self.findings.baseline_time_s or math.inf
+        latest_s = baseline_s * (1 + self.options.slowdown) * (1 + GUARD_TOLERANCE)
+        late: list[float] = []
+        while len(late) < GUARD_ITERATIONS:
+            data = yield directives
+            late = [*late, data.time_s] if data.time_s > latest_s else []
+        yield from self._maximum(
+            f"{GUARD_ITERATIONS} iterations in a row under the plan took {100 * (min(late) / baseline_s - 1):.2f}% longer than the baseline"
+        )
 
     def _collect(self, phase: Phase, count: int) -> Generator[Directive, IterationData, list[IterationData]]:
         seen = []

@@ -1,5 +1,7 @@
 """One rank's part in a run on emulated GPUs."""
 
+import contextlib
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +89,13 @@ class Home:
         self.advances = self._reached()
         return data
 
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong: clocks are given back, and RUN_DIR/error.txt tells us where it happened."""
+        with contextlib.suppress(OSError):
+            path = self.reporter.directory / "error.txt"
+            path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        self.coordinator.drop(f"an error in megatron-energy ({type(error).__name__}: {error}; see error.txt in the run directory)")
+
     def _reached(self) -> list[Advance]:
         """By rank, how far its GPU got."""
         return [Advance(g.time_s, g.reading_mj, g.clock_mhz, g.power_w) for g in self.settler.gpus]
@@ -159,12 +168,21 @@ class EmulatedSession:
         self._broken = self._stale = None
         outgoing, data, before = None, None, self._directive
         if self._home is not None and gathered is not None:
-            data = self._home.settle(gathered, number, evaluation)
+            data = self._settled(self._home, gathered, number, evaluation)
             outgoing = list(zip(self._home.advances, self._home.coordinator.directives, strict=True))
         advance, self._directive = self._exchange.scatter(outgoing)
         energies_j = self._exchange.gather(self._device.advance(advance))
         if self._home is not None and data is not None and energies_j is not None:
             self._report(self._home, number, before, data, energies_j)
+
+    @staticmethod
+    def _settled(home: Home, gathered: Sequence[Recorded], number: int, evaluation: bool) -> IterationData | None:
+        """Settle and decide; a defect of ours ends the plan, not the training: the other ranks wait for an answer."""
+        try:
+            return home.settle(gathered, number, evaluation)
+        except Exception as error:  # noqa: BLE001 -- the one place where anything of ours can fail while all ranks wait
+            home.failed(error)
+            return None
 
     def _report(self, home: Home, number: int, before: Directive, data: IterationData, energies_j: list[float]) -> None:
         for record, energy_j in zip(data.records, energies_j, strict=True):

@@ -9,7 +9,7 @@ by non-negative least squares (scipy.optimize.nnls). Operations are assumed to d
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -104,9 +104,29 @@ def powers_w(pairs: Sequence[tuple[Series, Sequence[Span]]]) -> dict[Key, float]
     if len(joules) == 0:
         raise LearningError("the energy counter did not advance during the sweep: iterations are shorter than its update period")
     seen = seconds.sum(axis=0) > 0
+    _check_determined(seconds)
     solution = np.full(len(keys), np.nan)
     solution[seen] = nnls(seconds[:, seen], joules)[0]
     return {name: float(solution[i]) for name, i in keys.items() if np.isfinite(solution[i])}
+
+
+MAIN_SHARE = 0.02
+"""Activities with at least this share of the time have to be told apart; errors in shorter ones hardly matter."""
+
+WORST_CONDITION = 100.0
+"""Of the main activities' columns, scaled to length 1: errors of the counter (one step in a window) may grow by this factor."""
+
+
+def _check_determined(seconds: FloatArray) -> None:
+    """Whether the windows of the counter tell the main activities apart.
+
+    Raises:
+        LearningError: they do not.
+    """
+    share = seconds.sum(axis=0) / seconds.sum()
+    main = seconds[:, share >= MAIN_SHARE]
+    if len(main) < main.shape[1] or np.linalg.cond(main / np.linalg.norm(main, axis=0)) > WORST_CONDITION:
+        raise LearningError("the steps of the energy counter do not tell the operations apart: operations are too short against its period")
 
 
 def measure(ranks: Sequence[Series], clock_mhz: int) -> dict[Key, Measurement]:
@@ -121,19 +141,29 @@ def measure(ranks: Sequence[Series], clock_mhz: int) -> dict[Key, Measurement]:
     pairs = [(series, steady_spans(series, clock_mhz)) for series in ranks]
     watts = powers_w(pairs)
     waiting_w = watts.get(("wait", -1))
-    lengths: dict[Key, list[float]] = defaultdict(list)
+    lengths: dict[Key, list[list[float]]] = defaultdict(list)  # per rank that has the activity
     for _, spans in pairs:
+        mine: dict[Key, list[float]] = defaultdict(list)
         for span in spans:
-            lengths[_key(span)].append(span.end_s - span.start_s)
+            mine[_key(span)].append(span.end_s - span.start_s)
+        for key, seconds in mine.items():
+            lengths[key].append(seconds)
     found = {key: (watts.get(key, waiting_w), values) for key, values in lengths.items()}
     return {
-        key: Measurement(_typical(key, values), power_w, len(values)) for key, (power_w, values) in found.items() if power_w is not None
+        key: Measurement(_typical(key, values), power_w, sum(map(len, values)))
+        for key, (power_w, values) in found.items()
+        if power_w is not None
     }
 
 
-def _typical(key: Key, seconds: Sequence[float]) -> float:
-    """Median; for collectives the minimum: on a real GPU a collective's kernel also contains the wait for the last member."""
-    return float(min(seconds) if key[0] in ("grad-sync", "optimizer") else np.median(seconds))
+def _typical(key: Key, by_rank: Sequence[Sequence[float]]) -> float:
+    """The slowest rank's median: it sets the pace of the replicas and of its lock-step group.
+
+    For collectives the minimum over all: on a real GPU a collective's kernel also contains the wait for the last member.
+    """
+    if key[0] in ("grad-sync", "optimizer"):
+        return min(min(seconds) for seconds in by_rank)
+    return float(max(np.median(seconds) for seconds in by_rank))
 
 
 def learn_profile(
@@ -177,9 +207,16 @@ def learn_profile(
             np.array([m.time_s for _, m in values]),
             np.array([m.time_s * m.power_w for _, m in values]),
         )
-    if transfer_s > 0:
-        curves[0, -1, "p2p"] = Curve(np.array(clocks, dtype=np.int64), np.full(len(clocks), transfer_s), np.zeros(len(clocks)))
-    return Profile(curves, float(np.median(blocking)) if blocking else None, provenance)
+    profile = Profile(curves, float(np.median(blocking)) if blocking else None, provenance)
+    return with_transfer_time(profile, transfer_s) if transfer_s > 0 else profile
+
+
+def with_transfer_time(profile: Profile, transfer_s: float) -> Profile:
+    """The profile with this time for a p2p transfer."""
+    clocks = max((curve.clock_mhz for curve in profile.curves.values()), key=len)
+    curve = Curve(clocks, np.full(len(clocks), transfer_s), np.zeros(len(clocks)))
+    kept = {key: value for key, value in profile.curves.items() if key[2] != "p2p"}
+    return replace(profile, curves={**kept, (0, -1, "p2p"): curve})
 
 
 def transfer_time_s(records: Iterable[RankIteration]) -> float:

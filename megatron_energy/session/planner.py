@@ -24,7 +24,9 @@ from megatron_energy.profiles.tables import build_tables, has_instruction, trans
 from megatron_energy.records.steps import ClockRequest, Program
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive, TransitionPoint
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.learning import with_transfer_time
 from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.trust import check_baseline, fitted_transfer_s
 
 Provenance = dict[str, str | float | bool]
 
@@ -197,6 +199,14 @@ class Planner:
         unsupported = sorted(plan.clocks_mhz - set(self.clocks_mhz))
         if unsupported:
             raise UserError(f"the plan uses {unsupported[0]} MHz, which {self.gpu_name} does not support: make a plan for this GPU")
+        for unit in plan.units:
+            changes = sorted(s.clock_mhz for s in unit.segments) if unit.switches else []
+            asked = sorted(r.clock_mhz for r in unit.requests)
+            if asked != changes or any(r.delay_s < 0 for r in unit.requests):
+                raise UserError(f"the plan's requests for stage {unit.stage} do not bring its segments about: make it again")
+        made_for = plan.provenance.get("gpu")
+        if made_for is not None and made_for != self.gpu_name:
+            raise UserError(f"the plan was made for {made_for}, this run has {self.gpu_name}: make a plan for this GPU")
         if plan.switches_max and plan.lead_s < self.lead_s - 1e-6:
             raise UserError(
                 f"the plan requests raises {plan.lead_s:.3f} s early, but this node needs {self.lead_s:.3f} s: "
@@ -240,6 +250,25 @@ class Planner:
             "python": platform.python_version(),
         }
 
+    def calibrated(self, schedule: Schedule, profile: Profile, measured_s: float, measured_j: float) -> Profile:
+        """A learned profile with the transfer time that makes the replayed baseline as long as the measured one.
+
+        Args:
+            schedule: of the run.
+            profile: as learned.
+            measured_s: mean iteration time of the baseline window.
+            measured_j: mean joules of all GPUs.
+
+        Raises:
+            LearningError: the profile does not explain the baseline.
+        """
+        unit = self._problem(schedule, profile, transfer_s=1.0)
+        transfer_s = fitted_transfer_s(unit.graph, unit.durations(unit.baseline_clocks), measured_s, transfer_time_s(profile))
+        if transfer_s > 0:
+            profile = with_transfer_time(profile, transfer_s)
+        self.say(check_baseline(self._problem(schedule, profile), measured_s, measured_j))
+        return profile
+
     def plan(self, schedule: Schedule, profile: Profile) -> PlannedRun:
         """Plan from a profile.
 
@@ -272,9 +301,10 @@ class Planner:
                     f"this GPU runs at {top_mhz}: measure it there too"
                 )
 
-    def _problem(self, schedule: Schedule, profile: Profile) -> Problem:
+    def _problem(self, schedule: Schedule, profile: Profile, transfer_s: float | None = None) -> Problem:
         grad_sync, optimizer = has_instruction(profile, "grad-sync"), has_instruction(profile, "optimizer")
-        graph = build_graph(schedule, transfer_s=transfer_time_s(profile), grad_sync=grad_sync, optimizer=optimizer)
+        lag_s = transfer_time_s(profile) if transfer_s is None else transfer_s
+        graph = build_graph(schedule, transfer_s=lag_s, grad_sync=grad_sync, optimizer=optimizer)
         tables = build_tables(graph, interpolate_profile(profile, self.clocks_mhz), schedule.chunks)
         self._check_top_clock(profile)
         gpus_per_unit = self.facts.world_size // self.facts.any.pipeline

@@ -85,7 +85,10 @@ def test_the_table_says_what_matters() -> None:
 def test_the_table_fits_80_columns_and_cuts_no_number(copies: int) -> None:
     """16 GPUs one by one, 64 by stage; also with energies of a long iteration."""
     summaries = [
-        replace(s, gpus=[replace(g, node=f"{g.node}-{k}", energy_j=g.energy_j * 50) for k in range(copies) for g in s.gpus])
+        replace(
+            s,
+            gpus=[replace(g, node=f"{g.node}-{k}", uuid=f"{g.uuid}-{k}", energy_j=g.energy_j * 50) for k in range(copies) for g in s.gpus],
+        )
         for s in run_summaries()
     ]
     shown = text(summaries)
@@ -100,7 +103,13 @@ def test_the_table_fits_80_columns_and_cuts_no_number(copies: int) -> None:
 
 
 def test_many_gpus_of_one_stage_are_grouped_by_node() -> None:
-    summaries = [replace(s, gpus=[replace(g, node=f"{g.node}{k}", stage=0) for k in range(2) for g in s.gpus]) for s in run_summaries()]
+    summaries = [
+        def copies(gpus):
+            return [replace(g, node=f"{g.node}{k}", uuid=f"{g.uuid}-{k}", stage=0) for k in range(2) for g in gpus]
+
+        summaries = [replace(s, gpus=copies(s.gpus)) for s in run_summaries()]
+        for s in run_summaries()
+    ]
     shown = text(summaries)
     assert [line.split()[:2] for line in shown.splitlines() if line.strip().startswith("node")] == [
         [f"node{n}", "8"] for n in ("00", "01", "10", "11")
