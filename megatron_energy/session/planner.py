@@ -155,6 +155,7 @@ class Planner:
         self.lead_s = lead_s
         self.gpu_name = gpu_name
         self.say = say
+        self._unexplained = ""  # of the baseline, by the learned profile
 
     @property
     def layout(self) -> dict[str, int]:
@@ -266,7 +267,7 @@ class Planner:
         transfer_s = fitted_transfer_s(unit.graph, unit.durations(unit.baseline_clocks), measured_s, transfer_time_s(profile))
         if transfer_s > 0:
             profile = with_transfer_time(profile, transfer_s)
-        self.say(check_baseline(self._problem(schedule, profile), measured_s, measured_j))
+        self._unexplained = "; " + check_baseline(self._problem(schedule, profile), measured_s, measured_j)
         return profile
 
     def plan(self, schedule: Schedule, profile: Profile) -> PlannedRun:
@@ -288,7 +289,7 @@ class Planner:
             limit_energy_j=solution.limit_energy_j,
             solve_s=time.perf_counter() - begin_s,
         )
-        self.say(f"plan made in {plan.solve_s:.1f} s: {_expectation(plan)}")
+        self.say(f"plan made in {plan.solve_s:.1f} s: {_expectation(plan)}{self._unexplained}")
         return PlannedRun(plan, self.facts.stage_of_rank)
 
     def _check_top_clock(self, profile: Profile) -> None:

@@ -104,10 +104,7 @@ def test_the_table_fits_80_columns_and_cuts_no_number(copies: int) -> None:
 
 def test_many_gpus_of_one_stage_are_grouped_by_node() -> None:
     summaries = [
-        def copies(gpus):
-            return [replace(g, node=f"{g.node}{k}", uuid=f"{g.uuid}-{k}", stage=0) for k in range(2) for g in gpus]
-
-        summaries = [replace(s, gpus=copies(s.gpus)) for s in run_summaries()]
+        replace(s, gpus=[replace(g, node=f"{g.node}{k}", uuid=f"{g.uuid}-{k}", stage=0) for k in range(2) for g in s.gpus])
         for s in run_summaries()
     ]
     shown = text(summaries)
