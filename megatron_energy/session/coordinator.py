@@ -18,7 +18,8 @@ from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.learning import LearningError, learn_profile, transfer_time_s
 from megatron_energy.session.options import EnergyOptions
-from megatron_energy.session.planner import PlannedRun, Planner
+from megatron_energy.session.planned import PlannedRun
+from megatron_energy.session.planner import Planner
 
 ITERATIONS_PER_CLOCK = 2
 """Of the sweep: see :data:`megatron_energy.session.learning.Series`."""

@@ -40,6 +40,7 @@ class EnergyOptions:
         baseline_iterations: iterations measured with untouched clocks before anything is planned.
         sweep_clocks: clocks tried to learn the profile.
         tensorboard_dir: Megatron's --tensorboard-dir, where it was given.
+        log_energy: whether Megatron's own --log-energy was given.
     """
 
     policy: Policy | None = None
@@ -57,6 +58,7 @@ class EnergyOptions:
     baseline_iterations: int = 3
     sweep_clocks: int = 8
     tensorboard_dir: str | None = None
+    log_energy: bool = False
 
     @property
     def active(self) -> bool:
@@ -192,7 +194,7 @@ def split_arguments(argv: Sequence[str]) -> tuple[EnergyOptions, list[str]]:
     values["tensorboard_dir"] = _value_of("--tensorboard-dir", rest)
     if len(values) > 1:
         values.setdefault("policy", "segments")
-    return EnergyOptions(**values), rest
+    return EnergyOptions(**values, log_energy="--log-energy" in rest), rest
 
 
 def _flag(option: str) -> Flag:

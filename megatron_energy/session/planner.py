@@ -3,105 +3,30 @@
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_energy import __version__
 from megatron_energy.emulation.catalog import load
 from megatron_energy.errors import UserError
-from megatron_energy.observe.plan_text import PlannedGpus
 from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.match import match, mode_of
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.assemble import Purpose, assemble
-from megatron_energy.planning.plan import Plan, Segment, TransitionRequest, UnitPlan, check_plan, load_plan
+from megatron_energy.planning.plan import Plan, check_plan, load_plan
 from megatron_energy.planning.policies import solve
 from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.profile import Profile
 from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
-from megatron_energy.records.steps import ClockRequest, Program
-from megatron_energy.session.directive import ITERATION_BEGIN, Directive, TransitionPoint
+from megatron_energy.records.steps import Program
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.learning import with_transfer_time
 from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.trust import check_baseline, fitted_transfer_s
 
 Provenance = dict[str, str | float | bool]
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A plan in force, seen from a run."""
-
-    plan: Plan
-    stage_of_rank: Sequence[int]
-    version: int = 1
-
-    @property
-    def expected_time_s(self) -> float:
-        """Iteration time that the plan expects."""
-        return self.plan.expected.iteration_s
-
-    @property
-    def expected_energy_j(self) -> float:
-        """Joules per iteration of all GPUs that the plan expects."""
-        return self.plan.expected.energy_j
-
-    @property
-    def bound_saved_percent(self) -> float | None:
-        """What no plan can exceed."""
-        return self.plan.expected.bound_saved_percent
-
-    @property
-    def switches_mean(self) -> float:
-        """Switches per GPU and iteration, mean."""
-        return self.plan.switches_mean
-
-    @property
-    def switches_max(self) -> int:
-        """Switches per GPU and iteration, at most."""
-        return self.plan.switches_max
-
-    def save(self, path: Path) -> None:
-        """Write the plan."""
-        self.plan.save(path)
-
-    def directive(self, rank: int) -> Directive:
-        """What a rank does in every iteration under the plan."""
-        return Directive("planned", _requests(self._unit(rank).requests), self.version)
-
-    def activation(self, rank: int) -> Directive:
-        """The first of them: the clock that the iteration begins with is requested too, as no iteration before has done it."""
-        usual = self.directive(rank)
-        first = ClockRequest(first_clock_mhz(self._unit(rank)))
-        at_begin = (first, *usual.requests.get(ITERATION_BEGIN, ()))
-        return Directive(usual.phase, {**usual.requests, ITERATION_BEGIN: at_begin}, usual.plan_version)
-
-    def _unit(self, rank: int) -> UnitPlan:
-        return self.plan.unit(self.stage_of_rank[rank], rank)
-
-    def per_stage(self) -> list[PlannedGpus]:
-        """The plan's segments for a report; ranks of a stage apart where their clocks differ."""
-        return [
-            PlannedGpus(
-                f"stage {u.stage}" + (f", ranks {u.ranks}" if u.ranks else ""),
-                self.plan.gpus_of(u),
-                [(_place(s), s.clock_mhz) for s in u.segments],
-            )
-            for u in self.plan.units
-        ]
-
-
-def first_clock_mhz(unit: UnitPlan) -> int:
-    """The clock of the iteration's first operation: the last segment's, unless a segment begins there.
-
-    Segments are listed in the order of the iteration, so the wrapped one is in force before the first begins.
-    """
-    first = unit.segments[0]
-    begins_iteration = (first.kind, first.chunk, first.microbatch) == ("forward", 0, 0)
-    return first.clock_mhz if begins_iteration else unit.segments[-1].clock_mhz
 
 
 def _exists(schedule: Schedule, kind: str, chunk: int, microbatch: int) -> bool:
@@ -109,20 +34,6 @@ def _exists(schedule: Schedule, kind: str, chunk: int, microbatch: int) -> bool:
     if kind in ("forward", "backward"):
         return 0 <= chunk < schedule.chunks and 0 <= microbatch < schedule.microbatches
     return kind in ("grad-sync", "optimizer")
-
-
-def _requests(requests: Sequence[TransitionRequest]) -> dict[TransitionPoint, tuple[ClockRequest, ...]]:
-    found: dict[TransitionPoint, tuple[ClockRequest, ...]] = {}
-    for r in requests:
-        point: TransitionPoint = (r.kind, r.chunk, r.microbatch, r.edge)
-        found[point] = (*found.get(point, ()), ClockRequest(r.clock_mhz, r.delay_s, r.ahead))
-    return found
-
-
-def _place(segment: Segment) -> str:
-    if segment.kind in ("forward", "backward"):
-        return f"{segment.kind} {segment.microbatch}, chunk {segment.chunk}"
-    return segment.kind
 
 
 def _expectation(plan: Plan) -> str:

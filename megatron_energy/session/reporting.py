@@ -75,7 +75,8 @@ class Reporter:
         if writer is None:
             return
         if self._log is None:
-            self._log = TensorBoardLog(writer)
+            # Megatron writes its own two tags itself with --log-energy, which the launcher switches off on emulated GPUs.
+            self._log = TensorBoardLog(writer, megatron_tags=self.options.device == "emulated" or not self.options.log_energy)
             for summary in self.summaries:
                 self._log.add(summary)
         self._log.write(step)
@@ -122,7 +123,21 @@ class Reporter:
             return None
         report = build_report(self._reported(), self.plan_facts())
         self._writing(lambda: report.save(self.directory / "summary.json"))
+        self._finish_tensorboard(report)
         return report
+
+    def _finish_tensorboard(self, report: Report) -> None:
+        """The run's row of TensorBoard's HPARAMS page."""
+        if self._log is None:
+            return
+        settings: dict[str, str | float | bool] = {
+            "policy": str(self.options.policy),
+            "slowdown": self.options.slowdown,
+            "max-switches": self.options.max_switches,
+        }
+        figures = {"saved-percent": report.total.saved_percent, "slowdown-percent": report.slowdown_percent}
+        log, known = self._log, {name: value for name, value in figures.items() if value is not None}
+        self._writing(lambda: log.finish(settings, known))
 
     def _reported(self) -> list[IterationSummary]:
         """Without the run's first iteration and the first planned one: both still contain what came before them."""

@@ -17,7 +17,7 @@ from megatron_energy.planning.job_plan import plan_job
 from megatron_energy.planning.job_setup import job_problem
 from megatron_energy.profiles.profile import Curve, Profile
 from megatron_energy.profiles.ranks import RankProfiles
-from megatron_energy.session.planner import PlannedRun
+from megatron_energy.session.planned import PlannedRun
 from tests.session.simulated import with_requests
 
 GPU = load("a100-sxm4-80gb")
