@@ -131,8 +131,8 @@ def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
 
 
 def _ask_at_a_fifth_microbatch(plan: Any) -> None:
-    asked = [request for unit in plan["units"] for request in unit["requests"] if request["kind"] in ("forward", "backward")]
-    asked[0]["microbatch"] = 4
+    asked = next(request for unit in plan["units"] for request in unit["requests"])
+    asked.update(kind="forward", chunk=0, microbatch=4)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def _ask_at_a_fifth_microbatch(plan: Any) -> None:
         (_set("fingerprint", to="0123456789ab-gpt3-13bx4"), "the plan was made for another model"),
         (_set("units", 0, "segments", 0, "clock_mhz", to=1411), "the plan uses 1411 MHz, which NVIDIA A100-SXM4-80GB does not support"),
         (_set("lead_s", to=0.0), "the plan requests raises 0.000 s early, but this node needs 0.030 s: make it with --lead 0.030"),
-        (_ask_at_a_fifth_microbatch, ", which its schedule has not: make it again"),
+        (_ask_at_a_fifth_microbatch, "the plan names forward 4 of chunk 0, which its schedule has not"),
     ],
 )
 def test_plans_for_something_else(change: Callable[[Any], None], said: str, made: Path, tmp_path: Path) -> None:
