@@ -28,6 +28,9 @@ HOTTEST, COLDEST = 4e-3, 3e-5
 REHEATED = (1, 2, 3)
 """Later rounds skip so many smoothings: they keep what is good about the plan that they start from."""
 
+WARMED = (4, 5, 6)
+"""The same for rounds from a plan that is nearly good."""
+
 FRESH = 4  # every so many rounds one starts from the baseline again
 
 STEPS = 40  # at one smoothing; most end after 5
@@ -82,6 +85,7 @@ class Descent:
         space.price_raises(self.state)
         self.best = Incumbent(self.state, self._energy(self.state))
         self.polished: IntArray | None = None
+        self.warm = False
         self.rounds = 0
 
     def run(self, rounds: int, stop_at_s: float) -> bool:
@@ -96,6 +100,12 @@ class Descent:
         """Begin the next round there."""
         self.state = state.copy()
 
+    def go_on_from(self, state: IntArray) -> None:
+        """Begin all rounds at a nearly good plan, and close to it: where there is time for a few rounds only."""
+        self.offer(state)
+        self.start_from(state)
+        self.warm, self.rounds = True, max(self.rounds, 1)
+
     def offer(self, state: IntArray) -> None:
         """Be no worse than this plan, if it keeps the deadline and the number of switches."""
         space = self.space
@@ -109,7 +119,7 @@ class Descent:
         self.rounds += 1
         if knobs.from_best:
             self.state = self.best.state.copy()
-        fresh = self.rounds % FRESH == 1
+        fresh = self.rounds % FRESH == 1 and not self.warm
         if fresh:
             self.state = self.space.baseline()
         for tau_s in self.smoothings_s[0 if fresh else knobs.skipped :]:
@@ -134,7 +144,7 @@ class Descent:
             emphases=(between(0.8, 1.2), between(1.2, 2.0), between(2.0, 4.0)),
             proximities=(between(0.2, 1.0), between(1.0, 6.0)),
             from_best=bool(self.rng.random() < 0.3),
-            skipped=int(self.rng.choice(REHEATED)),
+            skipped=int(self.rng.choice(WARMED if self.warm else REHEATED)),
         )
 
     def _settle(self, tau_s: float, knobs: Knobs) -> None:

@@ -1,7 +1,8 @@
 """The default policy: few switches per GPU, real clocks, the deadline kept exactly.
 
-The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives. With high effort, column
-generation (:mod:`megatron_energy.planning.columns`) first proves how much so few switches can save, and its mix is a second start.
+The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives, in large jobs from a plan
+made of its prices (:mod:`megatron_energy.planning.priced_start`). With high effort, column generation
+(:mod:`megatron_energy.planning.columns`) first proves how much so few switches can save, and its mix is a second start.
 """
 
 import time
@@ -13,6 +14,7 @@ from megatron_energy.planning.bound import Bound
 from megatron_energy.planning.columns import limit
 from megatron_energy.planning.descent import Descent
 from megatron_energy.planning.economy import economise
+from megatron_energy.planning.priced_start import priced_start
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.sequences import Space
 
@@ -33,6 +35,9 @@ class Effort:
     proof_rounds: int = 0
     proof_s: float = 0.0
 
+
+LARGE = 1500
+"""Vertices from which on the search begins at a plan made of the bound's prices: there is time for a few rounds only."""
 
 EFFORTS = {"default": Effort(16, 18.0), "high": Effort(240, 240.0, 200, 120.0)}
 
@@ -80,6 +85,8 @@ def few_switches(
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
+    if len(problem.graph.vertices) >= LARGE:
+        descent.go_on_from(priced_start(space, found))
     if not effort.proof_rounds:
         complete = descent.run(effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
