@@ -137,6 +137,7 @@ class Coordinator:
         self.findings.planned = planned
         if self.options.policy == "dry-run":
             self.say("dry run: the plan is computed and logged, no clock is requested")
+            yield constant_clock("measure", 0)  # the sweep's last clock is given back
             yield from self._forever(Directive("measure"))
         yield [planned.activation(rank) for rank in range(self.facts.world_size)]
         yield from self._guarded([planned.directive(rank) for rank in range(self.facts.world_size)])

@@ -107,7 +107,9 @@ def test_policies_that_only_measure(policy):
 
 def test_dry_run_plans_and_requests_nothing():
     coordinator, said = course("dry-run")
-    run(coordinator, 11)
+    run(coordinator, 9)  # baseline and sweep
+    assert [d.requests[ITERATION_BEGIN][0].clock_mhz for d in coordinator.directives] == [0, 0]  # the sweep's clock is given back
+    run(coordinator, 2)
     assert coordinator.findings.planned is not None
     assert all(not d.requests for d in coordinator.directives)
     assert said == ["dry run: the plan is computed and logged, no clock is requested"]
