@@ -75,9 +75,8 @@ def stages_of(profile: Profile, count: int) -> Profile:
     return dataclasses.replace(profile, curves=curves)
 
 
-def problem_of(given: Input, case: Case, microbatches: int | None = None) -> Problem:
+def problem_of(given: Input, case: Case, profile: Profile, microbatches: int | None = None) -> Problem:
     """The planning problem of a case, or of the same with another number of microbatches."""
-    profile = stages_of(load_profile(given.profile, given.scale), case.stages)
     graph = build_graph(Schedule(case.stages, microbatches or case.microbatches, case.chunks, p2p=case.p2p))
     return Problem(graph, build_tables(graph, profile, case.chunks), given.blocking_w)
 
@@ -85,8 +84,9 @@ def problem_of(given: Input, case: Case, microbatches: int | None = None) -> Pro
 def ours(given: Input, case: Case, points: int) -> dict[str, Any]:
     """Bound, a clock per operation, and (with ``points``) the frontier; CPU seconds of each."""
     schedule = Schedule(case.stages, case.microbatches, case.chunks, p2p=case.p2p)
+    profile = stages_of(load_profile(given.profile, given.scale), case.stages)
     begin_s = time.process_time()
-    program = solved_program(lambda microbatches: problem_of(given, case, microbatches), schedule)
+    program = solved_program(lambda microbatches: problem_of(given, case, profile, microbatches), schedule)
     problem = program.problem
     bound = program.at(problem.deadline_s)
     bound_s = time.process_time()
@@ -129,7 +129,7 @@ def lowtime_python(scratch: Path) -> str:
 
 def lowtime(python: str, given: Input, case: Case, limit_s: float) -> dict[str, Any]:
     """What lowtime finds on the same graph and profile; its last plan is replayed here."""
-    problem = problem_of(given, case)
+    problem = problem_of(given, case, stages_of(load_profile(given.profile, given.scale), case.stages))
     rows = np.concatenate([problem.tables.time_s, problem.tables.energy_j], axis=1)
     kinds, kind_of = np.unique(rows, axis=0, return_inverse=True)
     clocks_mhz = problem.tables.clock_mhz

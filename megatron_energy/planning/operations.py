@@ -1,6 +1,10 @@
 """The reference with a clock per operation: the bound rounded to real clocks, then improved while the deadline holds.
 
 It takes hundreds of switches per iteration and cannot be executed on real GPUs; it shows what real clocks alone cost against the bound.
+
+The bound is rounded in two ways: each operation by itself to the next clock that is no slower, and along the iteration, where an operation
+may use what the ones before it left over. Then single clocks are changed, and clocks of two neighbours are exchanged, one slower and the
+other faster (:mod:`megatron_energy.planning.slack`), as long as that saves energy.
 """
 
 import numpy as np
@@ -11,77 +15,127 @@ from megatron_energy.pipeline.replay import makespans, replay
 from megatron_energy.planning.bound import Bound
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.sequences import clocked_vertices
+from megatron_energy.planning.slack import Exchange, exchanges, spare_s
 
 ROUNDING_S = 1e-9  # durations of the linear program may miss a clock's time by this much
 TRIALS = 64
 ROUNDS = 2000
+
+BoolArray = npt.NDArray[np.bool_]
 
 
 def per_operation(problem: Problem, found: Bound) -> IntArray:
     """(n,) clock columns, one per operation, that keep the deadline exactly."""
     chosen = np.zeros(len(problem.graph.vertices), dtype=bool)
     chosen[np.concatenate(clocked_vertices(problem))] = True
-    clocks = _in_time(problem, np.where(chosen, _rounded(problem, found.duration_s), 0))
+    roundings = (_rounded(problem, found.duration_s), _rounded_along(problem, found.duration_s))
+    plans = [_improved(problem, _in_time(problem, np.where(chosen, rounding, 0)), chosen) for rounding in roundings]
+    clocks = min(plans, key=lambda plan: problem.energy_j(problem.effective_j(plan), problem.iteration_s(plan)))
     for _ in range(ROUNDS):
-        better = _improved(problem, clocks, chosen)
+        better = _exchanged(problem, clocks, chosen)
         if better is None:
-            return clocks
+            break
+        clocks = _improved(problem, better, chosen)
+    return clocks
+
+
+def _improved(problem: Problem, clocks: IntArray, chosen: BoolArray) -> IntArray:
+    """Single clocks changed until no change saves anything."""
+    for _ in range(ROUNDS):
+        better = _changed(problem, clocks, chosen)
+        if better is None:
+            break
         clocks = better
     return clocks
 
 
 def _rounded(problem: Problem, limit_s: FloatArray) -> IntArray:
     """Per vertex the clock with the least effective energy that takes no longer than ``limit_s``."""
-    time_s = problem.tables.time_s
+    vertices = np.arange(len(limit_s))
+    return _cheapest_within(problem, vertices, limit_s)
+
+
+def _rounded_along(problem: Problem, duration_s: FloatArray) -> IntArray:
+    """Per vertex the clock with the least effective energy that ends no later than it would with these durations.
+
+    Whoever was faster than its duration leaves the rest to those after it, as far as they wait for nobody else.
+    """
+    graph, count = problem.graph, len(duration_s)
+    due_s, end_s = replay(graph, duration_s).end_s, np.zeros(count + 1)
+    clocks = np.zeros(count, dtype=np.int64)
+    for level in graph.levels.levels:
+        ready_s = end_s[level.before]
+        if level.lag_s is not None:
+            ready_s = ready_s + level.lag_s[:, :, 0]
+        start_s, vertices = ready_s.max(axis=0), level.vertices
+        clocks[vertices] = _cheapest_within(problem, vertices, due_s[vertices] - start_s)
+        end_s[vertices] = start_s + problem.tables.time_s[vertices, clocks[vertices]]
+    return clocks
+
+
+def _cheapest_within(problem: Problem, vertices: IntArray, limit_s: FloatArray) -> IntArray:
+    """(k,) columns of (k,) vertices: the cheapest that takes no longer than (k,) ``limit_s``, else the fastest."""
+    time_s = problem.tables.time_s[vertices]
     allowed = time_s <= limit_s[:, np.newaxis] + ROUNDING_S
     allowed[np.arange(len(time_s)), time_s.argmin(axis=1)] = True
-    return np.asarray(np.where(allowed, problem.cost_j, np.inf).argmin(axis=1), dtype=np.int64)
+    return np.asarray(np.where(allowed, problem.cost_j[vertices], np.inf).argmin(axis=1), dtype=np.int64)
 
 
 def _in_time(problem: Problem, clocks: IntArray) -> IntArray:
     """Clocks raised along late paths until the deadline holds: needed only where rounding was the wrong way."""
     time_s, n = problem.tables.time_s, len(clocks)
     while not problem.meets_deadline(problem.iteration_s(clocks)):
-        spare_s = _spare(problem, clocks)
+        spare = spare_s(problem, clocks)
         faster = np.where(time_s < problem.durations(clocks)[:, np.newaxis], time_s, -np.inf)
         column = faster.argmax(axis=1)
-        late = (spare_s < 0) & np.isfinite(faster[np.arange(n), column])
+        late = (spare < 0) & np.isfinite(faster[np.arange(n), column])
         if not late.any():  # every late operation is at its fastest: the baseline keeps the deadline by definition
             return problem.baseline_clocks
         clocks = np.where(late, column, clocks)
     return clocks
 
 
-def _spare(problem: Problem, clocks: IntArray) -> FloatArray:
-    """(n,) seconds by which each vertex alone may take longer until the deadline."""
-    graph, duration_s = problem.graph, problem.durations(clocks)
-    start_s = replay(graph, duration_s).start_s
-    latest_end_s = np.full(len(clocks), problem.deadline_s)
-    for level in reversed(graph.levels.levels):  # every edge leads to a later level: what follows is already final
-        bound_s = np.broadcast_to(latest_end_s[level.vertices] - duration_s[level.vertices], level.before.shape)
-        if level.lag_s is not None:
-            bound_s = bound_s - level.lag_s[:, :, 0]
-        real = level.before < len(clocks)
-        np.minimum.at(latest_end_s, level.before[real], bound_s[real])
-    return np.asarray(latest_end_s - start_s - duration_s, dtype=np.float64)
-
-
-def _improved(problem: Problem, clocks: IntArray, chosen: npt.NDArray[np.bool_]) -> IntArray | None:
+def _changed(problem: Problem, clocks: IntArray, chosen: BoolArray) -> IntArray | None:
     """As many of the best single changes together as keep the deadline; None if no change saves anything."""
     rows = np.arange(len(clocks))
-    fits = problem.tables.time_s <= (problem.durations(clocks) + np.maximum(_spare(problem, clocks), 0.0))[:, np.newaxis]
+    fits = problem.tables.time_s <= (problem.durations(clocks) + np.maximum(spare_s(problem, clocks), 0.0))[:, np.newaxis]
     gain = np.where(fits & chosen[:, np.newaxis], problem.cost_j - problem.cost_j[rows, clocks][:, np.newaxis], 0.0)
     column = gain.argmin(axis=1)
     best = gain[rows, column]
     ranked = np.argsort(best, kind="stable")[:TRIALS]
-    ranked = ranked[best[ranked] < -1e-9 * abs(problem.baseline_energy_j)]
-    durations = np.repeat(problem.durations(clocks)[:, np.newaxis], len(ranked), axis=1)
-    for position, vertex in enumerate(ranked):
-        durations[vertex, position:] = problem.tables.time_s[vertex, column[vertex]]
-    kept = np.flatnonzero(makespans(problem.graph, durations) <= problem.deadline_s) if len(ranked) else ranked
+    ranked = ranked[best[ranked] < -_settled_j(problem)]
+    return _taken(problem, clocks, ranked[:, np.newaxis], column[ranked][:, np.newaxis])
+
+
+def _exchanged(problem: Problem, clocks: IntArray, chosen: BoolArray) -> IntArray | None:
+    """The same with exchanges between neighbours."""
+    found: Exchange = exchanges(problem, clocks, chosen)
+    kept: list[int] = []
+    touched = np.zeros(len(clocks), dtype=bool)
+    for index in np.argsort(found.gain_j, kind="stable").tolist():
+        if found.gain_j[index] >= -_settled_j(problem) or len(kept) == TRIALS:
+            break
+        if not touched[found.vertices[index]].any():
+            touched[found.vertices[index]] = True
+            kept.append(index)
+    return _taken(problem, clocks, found.vertices[kept], found.columns[kept])
+
+
+def _settled_j(problem: Problem) -> float:
+    return 1e-9 * abs(problem.baseline_energy_j)
+
+
+def _taken(problem: Problem, clocks: IntArray, vertices: IntArray, columns: IntArray) -> IntArray | None:
+    """The longest list of (k, j) changes, best first, that keeps the deadline; None if not even the first does."""
+    if not len(vertices):
+        return None
+    durations = np.repeat(problem.durations(clocks)[:, np.newaxis], len(vertices), axis=1)
+    for position, (changed, new) in enumerate(zip(vertices, columns, strict=True)):
+        durations[changed, position:] = problem.tables.time_s[changed, new][:, np.newaxis]
+    kept = np.flatnonzero(makespans(problem.graph, durations) <= problem.deadline_s)
     if not len(kept):
         return None
     better: IntArray = clocks.copy()
-    taken = ranked[: int(kept.max()) + 1]
-    better[taken] = column[taken]
+    taken = vertices[: int(kept.max()) + 1]
+    better[taken] = columns[: len(taken)]
     return better
