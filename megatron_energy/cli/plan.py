@@ -75,9 +75,11 @@ def handler(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace, job: "Job") -> "Plan":
     from megatron_energy.planning.assemble import Purpose, assemble
     from megatron_energy.planning.policies import solve
+    from megatron_energy.planning.scale import scaled_bound
 
     begin_s = time.perf_counter()
-    solution = solve(job.problem, args.policy, max_switches=args.max_switches, effort=args.effort, lead_s=args.lead)
+    found = scaled_bound(job.resized, job.schedule)
+    solution = solve(job.problem, args.policy, max_switches=args.max_switches, effort=args.effort, lead_s=args.lead, found=found)
     layout = {"tensor": args.tensor, "context": 1, "expert": 1, "data": args.data, "pipeline": args.pipeline}
     provenance = {
         **job.profile.provenance,

@@ -62,6 +62,7 @@ def solve(
     lead_s: float = 0.0,
     seed: int = 0,
     starts: Sequence[IntArray] = (),
+    found: Bound | None = None,
 ) -> Solution:
     """Choose the clock of every vertex; the plan keeps the deadline exactly (but see :data:`PLAIN_POLICIES`).
 
@@ -73,6 +74,7 @@ def solve(
         lead_s: how early raises will be requested: ``segments`` counts what that costs.
         seed: of the search.
         starts: (n,) clock columns of plans that ``segments`` may be no worse than, such as one for fewer switches.
+        found: the problem's bound, if it is at hand (:func:`megatron_energy.planning.scale.scaled_bound` is quicker in large jobs).
 
     Raises:
         UserError: unknown policy or effort, or a policy that does not know this schedule.
@@ -81,7 +83,7 @@ def solve(
         raise UserError(f"unknown policy '{policy}': choose one of {', '.join((*POLICIES, *PLAIN_POLICIES))}")
     if effort not in EFFORTS:
         raise UserError(f"unknown effort '{effort}': choose one of {', '.join(EFFORTS)}")
-    found = bound(problem)
+    found = found or bound(problem)
     if policy in _FIXED:
         return Solution(_FIXED[policy](problem), found)
     if policy == "operations":

@@ -9,12 +9,23 @@ program, and its prices prove so (``Bound.gap_j``), however far the start was fr
 from collections.abc import Callable, Iterator
 
 from megatron_energy.pipeline.schedule import Schedule
-from megatron_energy.planning.bound import BoundProgram
+from megatron_energy.planning.bound import Bound, BoundProgram, bound
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.stretch import period_of, stretch
 
+LARGE = 4096
+"""Vertices below which the program is solved at once: it takes a second or less."""
+
 STEADY = 4
 """Pipelines' worth of microbatches, or groups, with which an iteration has a steady state to draw out."""
+
+
+def scaled_bound(resized: Callable[[int], Problem], schedule: Schedule) -> Bound:
+    """The bound of a job of any size; arguments and errors as of :func:`solved_program`."""
+    problem = resized(schedule.microbatches)
+    if len(problem.graph.vertices) < LARGE:
+        return bound(problem)
+    return solved_program(resized, schedule).at(problem.deadline_s, problem.earliest_horizon_s)
 
 
 def solved_program(resized: Callable[[int], Problem], schedule: Schedule) -> BoundProgram:

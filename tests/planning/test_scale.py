@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning import scale
 from megatron_energy.planning.bound import BoundProgram, bound, proven_j
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.scale import lengths, solved_program
@@ -58,6 +59,14 @@ def test_the_bound_is_that_of_the_plain_program(schedule, settings):
     assert found.energy_j == pytest.approx(plain.energy_j, rel=1e-9)
     assert found.iteration_s == pytest.approx(plain.iteration_s, rel=1e-9)
     assert found.gap_j <= 1e-9 * abs(found.energy_j)
+
+
+@pytest.mark.parametrize("large", [1, 10**6])
+def test_the_bound_of_any_size(large, monkeypatch):
+    schedule = Schedule(3, 36, 2, p2p="overlap")
+    monkeypatch.setattr(scale, "LARGE", large)
+    problem = resized(schedule, slowdown=0.02)
+    assert scale.scaled_bound(problem, schedule).energy_j == pytest.approx(bound(problem(36)).energy_j, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -163,8 +172,8 @@ def test_any_prices_prove_something_true(seed):
     found = bound(problem)
     deadline = problem.deadline_s, problem.earliest_horizon_s
     assert proven_j(problem, found.row_price_w, *deadline) == pytest.approx(found.energy_j, rel=1e-9)
-    for scale in (0.0, 0.5, 2.0):
-        prices = found.row_price_w * scale + rng.uniform(0, 50, len(found.row_price_w)) * rng.choice([0.0, 1.0])
+    for factor in (0.0, 0.5, 2.0):
+        prices = found.row_price_w * factor + rng.uniform(0, 50, len(found.row_price_w)) * rng.choice([0.0, 1.0])
         assert proven_j(problem, prices, *deadline) <= found.energy_j + 1e-9 * abs(found.energy_j)
 
 
