@@ -1,9 +1,9 @@
 """A plan with few switches made of the bound's prices of time, for a search to start from.
 
 At the bound's price of time of every operation, an exact dynamic programme finds each unit's cheapest clock sequence with few switches.
-Its switches are good, its clocks are not: a price tells how much a second is worth, not how many of them there are. So the linear program
-of tied clocks, one mix per segment, finds how fast each segment has to be. The mixes are rounded to real clocks in several ways; those that
-are late are sped up where a second costs least, until the deadline holds, and the best are improved segment by segment.
+Its switches are good, its clocks are not: a price tells how much a second is worth, not how many of them there are. So the clocks are also
+chosen by the time that the bound gives to all operations of a segment together. Either plan is late; segments are sped up where a second
+costs least until the deadline holds, and then improved one by one. All of it takes seconds for ten thousand operations.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,11 @@ from megatron_energy.planning.bound import Bound
 from megatron_energy.planning.dp import cheapest_cycle
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.sequences import Space
-from megatron_energy.planning.tied_lp import tied_bound
 from megatron_energy.planning.tied_search import TiedSearch
 from megatron_energy.planning.ties import Ties
 
-ROUNDINGS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of each mix, the clock at which so much of the work is done at it or at faster ones; 0 is in time at once. Its mean is tried as well."""
-
 SMOOTHING = 1e-6
 """Part of the deadline over which paths count as critical while a plan is sped up: less than any plan is late, so all but exact."""
-
-IMPROVED = 2
-"""So many of the rounded plans are improved."""
 
 STEPS = (1, 2, 3)
 """Columns by which a segment is sped up at once."""
@@ -38,9 +31,6 @@ def priced_start(space: Space, found: Bound) -> IntArray:
     Args:
         space: the sequences to choose from.
         found: the bound of its problem.
-
-    Raises:
-        SolverError: not even the baseline keeps the deadline.
     """
     problem, state = space.problem, space.baseline()
     for unit in space.units:
@@ -48,16 +38,13 @@ def priced_start(space: Space, found: Bound) -> IntArray:
         priced_j = space.cost_j[member] + found.price_w[member][:, np.newaxis] * space.time_s[member]
         _, state[member] = cheapest_cycle(priced_j, space.switches)
     ties = segments_of(problem, state, space.members)
-    shares = tied_bound(problem, ties).shares
-    roundings = np.unique([_mean(shares), *(_rounded(shares, part) for part in ROUNDINGS)], axis=0)
-    in_time = [columns for rounded in roundings if (columns := sped_up(problem, ties, rounded)) is not None]
-
-    def energy_j(clocks: IntArray) -> float:
-        return problem.energy_j(space.cost(clocks), problem.iteration_s(clocks))
-
     search = TiedSearch(problem, ties)
-    best = sorted(in_time, key=lambda columns: energy_j(ties.clocks(columns)))[:IMPROVED]
-    return min((space.baseline(), *(ties.clocks(search.one_by_one(columns)) for columns in best)), key=energy_j)
+    plans = [space.baseline()]
+    for columns in (ties.columns(state), _as_long(problem, ties, found.duration_s)):
+        in_time = sped_up(problem, ties, columns)
+        if in_time is not None:
+            plans.append(ties.clocks(search.one_by_one(in_time)))
+    return min(plans, key=lambda clocks: problem.energy_j(space.cost(clocks), problem.iteration_s(clocks)))
 
 
 def segments_of(problem: Problem, state: IntArray, members: Sequence[IntArray]) -> Ties:
@@ -103,13 +90,14 @@ def sped_up(problem: Problem, ties: Ties, columns: IntArray) -> IntArray | None:
     return columns
 
 
-def _mean(shares: FloatArray) -> IntArray:
-    """(G,) mean columns of (G, F) mixes."""
-    mean = shares @ np.arange(shares.shape[1]) / np.maximum(shares.sum(axis=1), 1e-9)
-    return np.asarray(np.rint(mean), dtype=np.int64)
-
-
-def _rounded(shares: FloatArray, part: float) -> IntArray:
-    """(G,) columns of (G, F) mixes: the first at which ``part`` of the work is done."""
-    done = np.cumsum(shares, axis=1) / np.maximum(shares.sum(axis=1, keepdims=True), 1e-9)
-    return np.asarray((done >= np.clip(part, 1e-6, 1 - 1e-6)).argmax(axis=1), dtype=np.int64)
+def _as_long(problem: Problem, ties: Ties, duration_s: FloatArray) -> IntArray:
+    """(G,) the cheapest columns at which the vertices of each group together take no longer than (n,) ``duration_s``, else the fastest."""
+    tied = np.flatnonzero(ties.group >= 0)
+    shape = ties.count, problem.tables.time_s.shape[1]
+    time_s, cost_j, limit_s = np.zeros(shape), np.zeros(shape), np.zeros(ties.count)
+    np.add.at(time_s, ties.group[tied], problem.tables.time_s[tied])
+    np.add.at(cost_j, ties.group[tied], problem.cost_j[tied])
+    np.add.at(limit_s, ties.group[tied], duration_s[tied])
+    allowed = time_s <= limit_s[:, np.newaxis] * (1 + 1e-9)
+    allowed[np.arange(ties.count), time_s.argmin(axis=1)] = True
+    return np.asarray(np.where(allowed, cost_j, np.inf).argmin(axis=1), dtype=np.int64)
