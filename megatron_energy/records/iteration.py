@@ -30,7 +30,7 @@ class RankIteration:
     end_s: float
     energy_j: float  # difference of the GPU's energy counter from start to end
     spans: list[Span] = field(default_factory=list)
-    clock_changes: list[tuple[float, int]] = field(default_factory=list)  # (s, MHz) in force from then on; first entry at start_s
+    clock_changes: list[tuple[float, int]] = field(default_factory=list)  # (s, MHz): it ran at this clock from then on; first at start_s
     energy_samples: list[tuple[float, int]] = field(default_factory=list)  # (s, mJ): counter readings as its sensor updates
     requests: int = 0  # clock requests issued
     late_raises: int = 0  # raises in force only after the operation that needed them began
@@ -46,3 +46,17 @@ class RankIteration:
     def power_w(self) -> float:
         """Mean power over the iteration in W; 0 for an empty iteration."""
         return self.energy_j / self.time_s if self.time_s > 0 else 0.0
+
+    @property
+    def mean_clock_mhz(self) -> float:
+        """SM clock that the GPU ran at (under its power cap too), mean weighted by time; NaN where it is not known."""
+        changes = self.clock_changes
+        if not changes or self.time_s <= 0:
+            return float("nan")
+        ends = [t for t, _ in changes[1:]] + [self.end_s]
+        return sum((end - max(start, self.start_s)) * mhz for (start, mhz), end in zip(changes, ends, strict=True)) / self.time_s
+
+    @property
+    def throttled_s(self) -> float:
+        """Seconds of spans in which the power cap held the clock below the request."""
+        return sum(s.end_s - s.start_s for s in self.spans if s.throttled)

@@ -9,12 +9,14 @@ from megatron_energy.emulation.catalog import load
 from megatron_energy.emulation.costs import Sizes
 from megatron_energy.emulation.install import install, parse_specification
 from megatron_energy.emulation.models import LlmModel, named
+from megatron_energy.emulation.settle.gpu import Gpu
 from megatron_energy.emulation.settle.requests import RequestLatency
 from megatron_energy.emulation.settle.settler import Settler
 from megatron_energy.emulation.settle.wiring import Wiring
 from megatron_energy.emulation.state import NodeState, state_path
 from megatron_energy.emulation.workload import Workload
 from megatron_energy.errors import UserError
+from megatron_energy.gpus.device import EventReason
 from megatron_energy.gpus.meter import EnergyMeter
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.profiles.files import load_profile
@@ -27,12 +29,30 @@ NODES = "emulated-nodes"
 
 @dataclass(frozen=True)
 class Advance:
-    """How far one GPU got in an iteration: what its emulated NVML will show from now on."""
+    """How far one GPU got in an iteration: what its emulated NVML will show from now on.
+
+    Nobody can look at an emulated GPU in the middle of an iteration, so clock, power and reasons tell about the whole of it.
+
+    Attributes:
+        now_s: virtual time.
+        counter_mj: reading of the energy counter.
+        clock_mhz, power_w: means of the iteration.
+        reasons: why its clock was below the maximum.
+    """
 
     now_s: float
     counter_mj: int
-    clock_mhz: int
+    clock_mhz: float
     power_w: float
+    reasons: EventReason = EventReason.NONE
+
+    @classmethod
+    def of(cls, gpu: Gpu, max_mhz: int) -> "Advance":
+        """What a settled GPU, whose highest clock is ``max_mhz``, has got to."""
+        reasons = EventReason.POWER_CAP if gpu.capped else EventReason.NONE
+        if gpu.clock_mhz < max_mhz:
+            reasons |= EventReason.LOCKED_CLOCKS
+        return cls(gpu.time_s, gpu.reading_mj, gpu.ran_mhz or gpu.clock_mhz, gpu.power_w, reasons)
 
 
 def on_emulated_nodes(facts: Sequence[RankFacts], gpus_per_node: int) -> JobFacts:
@@ -133,7 +153,9 @@ class EmulatedDevice:
 
     def advance(self, to: Advance) -> float:
         """Move on to the end of an iteration; joules that the energy counter advanced by, NaN where it did not answer."""
-        self.node.advance(self.index, now_s=to.now_s, energy_mj=to.counter_mj, clock_mhz=to.clock_mhz, power_w=to.power_w)
+        self.node.advance(
+            self.index, now_s=to.now_s, energy_mj=to.counter_mj, clock_mhz=to.clock_mhz, power_w=to.power_w, reasons=int(to.reasons)
+        )
         self._now_s = to.now_s
         lap = self.meter.lap()
         return lap.energy_j if lap is not None and lap.energy_j is not None else float("nan")

@@ -98,7 +98,7 @@ class Home:
 
     def _reached(self) -> list[Advance]:
         """By rank, how far its GPU got."""
-        return [Advance(g.time_s, g.reading_mj, g.clock_mhz, g.power_w) for g in self.settler.gpus]
+        return [Advance.of(gpu, self.settler.workload.gpu.sm_clock_max_mhz) for gpu in self.settler.gpus]
 
 
 def _first(reasons: Iterable[str | None]) -> str | None:

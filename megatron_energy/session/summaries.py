@@ -37,7 +37,7 @@ def summarise(
     if phase not in ("baseline", "sweep", "evaluation") and findings.comparable and baseline_s and baseline_j:
         summary.saved_percent = 100 * (1 - summary.energy_j / baseline_j)
         summary.slowdown_percent = 100 * (time_s / baseline_s - 1)
-    if findings.planned is not None and findings.off_reason is None:
+    if phase == "planned" and findings.planned is not None:  # it is known one iteration before it comes into force
         summary.expected_time_s = findings.planned.expected_time_s
         summary.expected_energy_j = findings.planned.expected_energy_j
     return summary
@@ -54,18 +54,9 @@ def _gpu(record: RankIteration, energy_j: float, uuid: str, rank: RankFacts) -> 
         data=rank.data_rank,
         energy_j=energy_j,
         power_w=energy_j / record.time_s if record.time_s > 0 else 0.0,
-        clock_mhz=mean_clock_mhz(record),
+        clock_mhz=record.mean_clock_mhz,
         waiting_s=sum(s.end_s - s.start_s for s in record.spans if s.activity == "wait"),
         requests=record.requests,
         late_raises=record.late_raises,
-        throttled_s=sum(s.end_s - s.start_s for s in record.spans if s.throttled),
+        throttled_s=record.throttled_s,
     )
-
-
-def mean_clock_mhz(record: RankIteration) -> float:
-    """Time-weighted mean SM clock over the iteration; NaN where the clock is not known."""
-    changes = record.clock_changes
-    if not changes or record.time_s <= 0:
-        return float("nan")
-    ends = [t for t, _ in changes[1:]] + [record.end_s]
-    return sum((end - max(start, record.start_s)) * mhz for (start, mhz), end in zip(changes, ends, strict=True)) / record.time_s

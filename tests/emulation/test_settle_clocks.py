@@ -3,7 +3,7 @@
 import pytest
 
 from megatron_energy.emulation.settle import RequestLatency, Wiring
-from megatron_energy.records.steps import ClockRequest
+from megatron_energy.records.steps import ClockRequest, Optimizer
 from tests.emulation.settling import BLOCKING_W, FULL, HALF, blocking, bwd, fwd, settler, times, workload
 
 ONE = Wiring.grid(1)
@@ -15,7 +15,7 @@ def test_without_latency_a_request_holds_for_the_next_operation():
     assert times(record) == [("forward", 0, 2), ("forward", 2, 3)]
     assert [span.clock_mhz for span in record.spans] == [HALF, FULL]
     assert all(span.steady_clock for span in record.spans)
-    assert record.clock_changes == [(0, FULL), (0, HALF), (2, FULL)]
+    assert record.clock_changes == [(0, HALF), (2, FULL)]
     assert (record.requests, record.late_raises) == (2, 0)
 
 
@@ -133,8 +133,20 @@ def test_the_power_cap_holds_the_clock_below_the_request():
     assert times(record) == [("forward", 0, 2)]
     [span] = record.spans
     assert (span.clock_mhz, span.throttled, span.steady_clock) == (HALF, True, True)
-    # The clock asked for is still the maximum.
-    assert record.clock_changes == [(0, FULL)]
+    assert record.clock_changes == [(0, HALF)]
+
+
+def test_what_the_sensors_show_is_the_clock_that_ran():
+    # 1 s of forward, which the cap halves to 2 s, then 1 s of optimizer at 300 W, which it leaves alone: (2 HALF + 1 FULL) / 3.
+    job = settler(workload(opt=1.0), ONE, limit_w=300.0)
+    [record] = job.settle([[fwd(), Optimizer()]], 0)
+    [gpu] = job.gpus
+    assert record.clock_changes == [(0, HALF), (2, FULL)]
+    assert gpu.ran_mhz == record.mean_clock_mhz == pytest.approx((2 * HALF + FULL) / 3)
+    assert (record.throttled_s, gpu.capped, gpu.clock_mhz) == (2, True, FULL)
+    assert gpu.power_w == pytest.approx((2 * 200 + 300) / 3)
+    [record] = job.settle([[Optimizer()]], 1)
+    assert (record.mean_clock_mhz, gpu.ran_mhz, gpu.capped) == (FULL, FULL, False)
 
 
 def test_a_power_limit_can_change_between_iterations():

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from megatron_energy.emulation.settle.requests import Request
 from megatron_energy.emulation.workload import Kind, OperatingPoint, Workload
+from megatron_energy.records.iteration import RankIteration
 
 
 @dataclass(slots=True)
@@ -17,7 +18,8 @@ class Gpu:
         limit_w: power limit.
         energy_mj: energy used since the emulation began.
         reading_mj: what the energy counter shows: its value at its last update.
-        power_w: power at the end of the iteration.
+        ran_mhz, power_w: SM clock it ran at and power it drew, means of the last iteration that took time; 0 before.
+        capped: whether the power cap held its clock below the request in that iteration.
         stretch: factor on the time of its computations: a GPU slower than its fellows.
         pending: requests issued and not yet in force.
     """
@@ -29,9 +31,16 @@ class Gpu:
     time_s: float = 0.0
     energy_mj: float = 0.0
     reading_mj: int = 0
+    ran_mhz: float = 0.0
     power_w: float = 0.0
+    capped: bool = False
     stretch: float = 1.0
     pending: list[Request] = field(default_factory=list)
+
+    def show(self, record: RankIteration) -> None:
+        """Keep what sensors show after this iteration."""
+        if record.time_s > 0:
+            self.ran_mhz, self.power_w, self.capped = record.mean_clock_mhz, record.power_w, record.throttled_s > 0
 
 
 class Costs:

@@ -128,11 +128,12 @@ class Simulation:
 
     def _end(self, at_s: float, rank: _Rank) -> None:
         gpu = rank.gpu
-        gpu.power_w, gpu.time_s = rank.timeline.power_w, at_s
+        gpu.time_s = at_s
         record, gpu.energy_mj = rank.timeline.finish(at_s, gpu.rank, self._iteration, self._workload.gpu.counter_update_s)
         if record.energy_samples:
             gpu.reading_mj = record.energy_samples[-1][1]
         record.requests, record.late_raises = rank.requests, rank.late_raises
+        gpu.show(record)
         rank.record = record
         self._running -= 1
 
@@ -248,7 +249,6 @@ class Simulation:
         if request.clock_mhz > gpu.clock_mhz and request.needed_s is not None and request.needed_s < at_s - _LATE_S:
             rank.late_raises += 1
         gpu.clock_mhz = request.clock_mhz
-        rank.timeline.changes.append((at_s, gpu.clock_mhz))
         operation = rank.operation
         if operation is None:
             rank.timeline.set(at_s, self._costs.blocking_power_w(gpu), gpu.clock_mhz)

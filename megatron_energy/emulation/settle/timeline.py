@@ -42,15 +42,19 @@ class Timeline:
         self._breaks_s, self._breaks_mj = [start_s], [energy_mj]
         self._open: _Open | None = None
 
-    @property
-    def power_w(self) -> float:
-        """Power in force."""
-        return self._power_w
-
     def set(self, at_s: float, power_w: float, clock_mhz: int, throttled: bool = False) -> None:
-        """From ``at_s`` on the GPU draws this power at this clock."""
+        """From ``at_s`` on the GPU draws this power and runs at this clock (where its power cap holds it, below the request)."""
         self._pass_time(at_s)
+        if clock_mhz != self._clock_mhz:
+            self._change_clock(at_s, clock_mhz)
         self._power_w, self._clock_mhz, self._throttled = power_w, clock_mhz, throttled
+
+    def _change_clock(self, at_s: float, clock_mhz: int) -> None:
+        """Note it; what held for no time is forgotten."""
+        if self.changes[-1][0] == at_s:
+            self.changes.pop()
+        if not self.changes or self.changes[-1][1] != clock_mhz:
+            self.changes.append((at_s, clock_mhz))
 
     def open(self, at_s: float, activity: Activity, chunk: int = -1, microbatch: int = -1) -> None:
         """A span begins; the one before is closed. A wait that follows a wait goes on with it."""
