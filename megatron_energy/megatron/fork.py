@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import ctypes
+import dataclasses
 import os
 import signal
 import socket
@@ -14,9 +15,11 @@ from pathlib import Path
 from types import FrameType
 
 from megatron_energy.errors import UserError
+from megatron_energy.megatron.stopping import STOP_SIGNALS, Stopping
 
 POLL_S = 0.05
-GRACE_S = 2.0  # for the other ranks after the first failure, before SIGTERM and again before SIGKILL
+GRACE_S = 2.0  # for the other ranks after the first failure, before SIGTERM
+CLOSE_S = 20.0  # from there until SIGKILL: for the report of what was measured
 TAIL_LINES = 25
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -69,11 +72,15 @@ def free_port() -> int:
 def run(ranks: Ranks, main: Callable[[], None]) -> int:
     """Fork the ranks, run ``main`` in each, wait for all.
 
-    The first rank that fails ends the others; its last lines are printed. SIGINT and SIGTERM go to every rank, a second one
-    kills them.
+    The first rank that fails ends the others; its last lines are printed. SIGINT, SIGTERM and SIGHUP go to every rank, which ends as
+    if its script had called sys.exit; a second one kills them.
 
     Returns:
-        Exit status: 0, or that of the first rank that failed (128 + n where signal n ended it).
+        Exit status: 0; 128 + n after signal n, unless every rank ended well; else that of the first rank that failed (128 + n where
+        signal n ended it).
+
+    Raises:
+        UserError: the host cannot hold so many processes.
     """
     ranks.logs.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -81,11 +88,25 @@ def run(ranks: Ranks, main: Callable[[], None]) -> int:
     group = _Group(ranks, os.pipe())
     with group.forwarded_signals():
         for local in range(ranks.count):
-            pid = os.fork()
-            if pid == 0:
-                _child(group, local, main)
-            group.pids[pid] = local
+            group.start(local, main)
+        if group.signals:  # those that started after it have not had it
+            group.send(group.signals[0])
         return group.wait()
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A rank that did not end well.
+
+    Attributes:
+        local: index on this node.
+        code: exit status; 128 + n where signal n ended it.
+        earliest_s: when it can have failed at the earliest, monotonic.
+    """
+
+    local: int
+    code: int
+    earliest_s: float
 
 
 @dataclass
@@ -93,101 +114,138 @@ class _Group:
     """The running ranks, by process id."""
 
     ranks: Ranks
-    failures: tuple[int, int]  # a pipe: ranks write their index when they fail, so that the first cause comes first
+    failures: tuple[int, int]  # a pipe: ranks write their index and the time when they fail, which may be long before they end
     pids: dict[int, int] = field(default_factory=dict)
-    signals: int = 0
+    signals: list[signal.Signals] = field(default_factory=list)
+    reaped_s: float = field(default_factory=time.monotonic)
+
+    def start(self, local: int, main: Callable[[], None]) -> None:
+        """Fork one rank."""
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.send(signal.SIGKILL)
+            raise UserError(f"rank {local} of {self.ranks.count} cannot be started ({error.strerror}): use fewer ranks") from error
+        if pid == 0:
+            try:
+                _child(self, local, main)
+            finally:
+                os._exit(1)  # whatever happens there, a rank never goes on here
+        self.pids[pid] = local
 
     @contextlib.contextmanager
     def forwarded_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._forward) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Stop signals go to the ranks; those that are ignored (nohup) stay ignored."""
+        wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self.forward) for number in wanted}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
-        self.signals += 1
-        self.send(signal.SIGKILL if self.signals > 1 else signal.Signals(number))
+    def forward(self, number: int, _frame: FrameType | None) -> None:
+        """The first signal goes to the ranks; a second one kills them."""
+        self.signals.append(signal.Signals(number))
+        self.send(signal.SIGKILL if len(self.signals) > 1 else self.signals[0])
 
     def send(self, number: signal.Signals) -> None:
+        """Send a signal to every running rank."""
         for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def reap(self) -> list[tuple[int, int]]:
-        """(rank on this node, exit status) of the ranks that have ended since the last call."""
-        ended = []
+    def reap(self) -> list[_Failure]:
+        """Failures among the ranks that have ended since the last call."""
+        failed, before_s = [], self.reaped_s
+        self.reaped_s = time.monotonic()
         for pid, local in list(self.pids.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 del self.pids[pid]
                 code = os.waitstatus_to_exitcode(status)
-                ended.append((local, code if code >= 0 else 128 - code))
-        return ended
+                if code:
+                    failed.append(_Failure(local, code if code > 0 else 128 - code, before_s))
+        return failed
 
     def wait(self) -> int:
         """Wait for all ranks; see :func:`run`."""
         while self.pids:
-            failed = [(local, code) for local, code in self.reap() if code != 0]
+            failed = self.reap()
             if failed:
                 failed += self._end()
                 cause = self._first_cause(failed)
-                self._report(*cause, shown=self.ranks.count - 1 in (local for local, _ in failed))
-                return cause[1]
+                self._report(cause, shown=self.ranks.count - 1 in (failure.local for failure in failed))
+                return self._status_of_signals() or cause.code
             time.sleep(POLL_S)
         return 0
 
-    def _end(self) -> list[tuple[int, int]]:
+    def _status_of_signals(self) -> int:
+        """128 + n after signal n, or after the SIGKILL that follows a second one; 0: there was none."""
+        return 0 if not self.signals else 128 + (self.signals[0] if len(self.signals) == 1 else signal.SIGKILL)
+
+    def _end(self) -> list[_Failure]:
         """End the ranks that are left; returns those that ended by themselves with an error."""
-        failed = self._drain()
+        failed = self._drain(GRACE_S)
         self.send(signal.SIGTERM)
-        self._drain()
+        self._drain(CLOSE_S)
         self.send(signal.SIGKILL)
         while self.pids:
             self.reap()
             time.sleep(POLL_S)
         return failed
 
-    def _first_cause(self, failed: list[tuple[int, int]]) -> tuple[int, int]:
-        """The rank that failed first: others may have ended earlier, or in the same moment, because they lost it."""
-        os.close(self.failures[1])
-        with os.fdopen(self.failures[0]) as told:
-            order = [int(line) for line in told]
-        codes = dict(failed)
-        return next(((local, codes[local]) for local in order if local in codes), failed[0])
+    def _first_cause(self, failed: list[_Failure]) -> _Failure:
+        """The rank that failed first: others may have ended earlier, or in the same moment, because they lost it.
 
-    def _drain(self) -> list[tuple[int, int]]:
-        """Failures within the grace period."""
+        A rank that a signal ended could not tell when: it counts from the last time that it was seen running.
+        """
+        os.set_blocking(self.failures[0], False)  # children of ranks may still hold the other end
+        with contextlib.suppress(BlockingIOError):
+            told = dict(line.split() for line in os.read(self.failures[0], 1 << 20).decode().splitlines())
+            failed = [dataclasses.replace(one, earliest_s=float(told[str(one.local)])) if str(one.local) in told else one for one in failed]
+        return min(failed, key=lambda one: one.earliest_s)
+
+    def _drain(self, seconds: float) -> list[_Failure]:
+        """Failures within that time."""
         failed = []
-        until = time.monotonic() + GRACE_S
+        until = time.monotonic() + seconds
         while self.pids and time.monotonic() < until:
-            failed += [(local, code) for local, code in self.reap() if code != 0]
+            failed += self.reap()
             time.sleep(POLL_S)
         return failed
 
-    def _report(self, local: int, code: int, *, shown: bool) -> None:
+    def _report(self, cause: _Failure, *, shown: bool) -> None:
         """Say which rank failed, with its last lines unless they were shown; nothing after a user's mistake, which every rank reports."""
-        if self.signals or (code == 2 and shown):
+        if self.signals or (cause.code == 2 and shown):
             return
-        rank, log = self.ranks.first + local, self.ranks.log(local)
-        how = f"was ended by signal {code - 128}" if code > 128 else f"failed with exit status {code}"
-        if log is None:
-            print(f"megatron_energy.run: rank {rank} {how}", file=sys.stderr)
-            return
-        lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-        print(f"megatron_energy.run: rank {rank} {how}; its last lines:", *lines, sep="\n", file=sys.stderr)
+        rank, log = self.ranks.first + cause.local, self.ranks.log(cause.local)
+        lines = [] if log is None else log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        print(
+            f"megatron_energy.run: rank {rank} {_how(cause.code)}" + ("; its last lines:" if lines else ""),
+            *lines,
+            sep="\n",
+            file=sys.stderr,
+        )
+
+
+def _how(code: int) -> str:
+    """How a rank ended, by its exit status."""
+    if code <= 128:
+        return f"failed with exit status {code}"
+    hint = " (out of memory? use fewer ranks, fewer microbatches or a smaller model)" if code == 128 + signal.SIGKILL else ""
+    return f"was ended by signal {code - 128}{hint}"
 
 
 def _child(group: _Group, local: int, main: Callable[[], None]) -> None:
     """Become that rank; never returns."""
-    ranks = group.ranks
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    stopping = Stopping()
+    stopping.install(instead_of=group.forward)
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the parent alone, which forwards it
     _die_with_parent()
-    os.environ.update(ranks.environment(local))
-    log = ranks.log(local)
+    _be_ended_before_the_parent()
+    os.environ.update(group.ranks.environment(local))
+    log = group.ranks.log(local)
     if log is not None:
         descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
         os.dup2(descriptor, 1)
@@ -197,10 +255,15 @@ def _child(group: _Group, local: int, main: Callable[[], None]) -> None:
     try:
         code = exit_status(main)
     finally:
-        if sys.exc_info()[0] is not None:
-            sys.excepthook(*sys.exc_info())
+        stopping.closing = True
+        failed = sys.exc_info()
+        if failed[0] is not None:
+            # Whoever lost its peers before it could look at the signal failed because of that signal.
+            code = stopping.exit_status(1)
+            if stopping.number is None:
+                sys.excepthook(*failed)
         if code:
-            os.write(group.failures[1], b"%d\n" % local)
+            os.write(group.failures[1], b"%d %f\n" % (local, time.monotonic()))
         atexit._run_exitfuncs()  # os._exit skips them; writers flush there
         sys.stdout.flush()
         sys.stderr.flush()
@@ -227,3 +290,9 @@ def exit_status(main: Callable[[], None]) -> int:
 def _die_with_parent() -> None:
     """Ask the kernel for SIGTERM when the parent dies, even by SIGKILL."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+
+
+def _be_ended_before_the_parent() -> None:
+    """When memory runs out, the kernel shall end a rank, so that the parent can say so."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")

@@ -108,6 +108,34 @@ def test_the_cause_is_named_even_if_its_victims_end_first(parent: Parent) -> Non
     assert code == 7 and "rank 1 failed with exit status 7" in err
 
 
+def test_a_killed_rank_is_the_cause_although_it_cannot_say_so(parent: Parent) -> None:
+    """Rank 1 is killed; the others fail because of it and say so at once."""
+    code, _, err = parent.run("""
+        if rank == 1:
+            (logs / "pid").write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        while not (logs / "pid").exists() or Path(f"/proc/{(logs / 'pid').read_text() or 0}/stat").read_text().split()[2] != "Z":
+            time.sleep(0.001)
+        raise RuntimeError("connection reset by peer")
+    """)
+    assert code == 128 + signal.SIGKILL
+    assert "rank 1 was ended by signal 9" in err.splitlines()[-1]
+
+
+def test_a_rank_that_is_killed_after_the_first_failure_is_not_the_cause(parent: Parent) -> None:
+    code, _, err = parent.run("""
+        if rank == 0:
+            atexit.register(time.sleep, 1.0)
+            (logs / "failed").touch()
+            sys.exit(7)
+        while not (logs / "failed").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    assert code == 7 and "rank 0 failed with exit status 7" in err
+
+
 @pytest.mark.parametrize(
     ("body", "expected", "said"),
     [
@@ -115,7 +143,8 @@ def test_the_cause_is_named_even_if_its_victims_end_first(parent: Parent) -> Non
         ("sys.exit(2)", 2, ""),
         ("raise UserError('give --lr')", 2, "error: give --lr\n"),
         ("sys.exit('no data')", 1, "no data\n"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "rank 0 was ended by signal 9\n"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "rank 0 was ended by signal 9 (out of memory? use fewer ranks"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "rank 0 was ended by signal 11\n"),
         ("raise KeyboardInterrupt", 130, ""),
     ],
 )
@@ -145,7 +174,7 @@ def ready(parent: Parent, count: int) -> bool:
     return len(list(parent.logs.glob("ready-*"))) == count
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_the_ranks_which_may_end_well(parent: Parent, number: signal.Signals) -> None:
     process = parent.start(f"""
         def stop(number, frame):
@@ -162,12 +191,72 @@ def test_signals_reach_the_ranks_which_may_end_well(parent: Parent, number: sign
     assert len(list(parent.logs.glob(f"stopped-*-{int(number)}"))) == 3
 
 
-def test_a_signal_without_a_handler_ends_all_quietly(parent: Parent) -> None:
-    process = parent.start(f"{READY}\ntime.sleep(300)")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_without_a_handler_closes_every_rank_quietly(parent: Parent, number: signal.Signals) -> None:
+    process = parent.start(f"""
+        atexit.register(lambda: (time.sleep(0.2), (logs / f"closed-{{rank}}").touch()))
+        {READY}
+        time.sleep(300)
+    """)
+    wait_for(lambda: ready(parent, 3))
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (128 + number, "")
+    assert len(list(parent.logs.glob("closed-*"))) == 3
+
+
+def test_closing_is_not_interrupted_by_the_launcher_that_ends_all(parent: Parent) -> None:
+    """Rank 0 has ended by the signal long before rank 2 is done: the launcher asks again, and waits."""
+    process = parent.start(f"""
+        if rank == 2:
+            atexit.register(lambda: (time.sleep(2.5), (logs / "closed").touch()))
+        {READY}
+        time.sleep(300)
+    """)
+    wait_for(lambda: ready(parent, 3))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    process.communicate()
+    assert (parent.logs / "closed").exists()
+
+
+def test_a_rank_that_loses_its_peers_to_a_signal_shows_no_traceback(parent: Parent) -> None:
+    """A call into a library that waits for another rank fails before Python looks at the signal."""
+    process = parent.start(f"""
+        {READY}
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        while not signal.sigpending():
+            time.sleep(0.01)
+        try:
+            raise RuntimeError("connection closed by peer")
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    """)
     wait_for(lambda: ready(parent, 3))
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 128 + signal.SIGTERM and err == ""
+    assert (process.returncode, err) == (128 + signal.SIGTERM, "")
+
+
+def test_processes_of_a_rank_are_ended_by_a_signal_at_once(parent: Parent) -> None:
+    code, out, _ = parent.run(
+        """
+        ready, running = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.write(running, b".")
+                time.sleep(60)
+            finally:
+                print("closed")
+                os._exit(0)
+        os.read(ready, 1)
+        os.kill(pid, signal.SIGTERM)
+        print(os.WTERMSIG(os.waitpid(pid, 0)[1]))
+        """,
+        count=1,
+    )
+    assert (code, out) == (0, "15\n")
 
 
 def test_a_second_signal_kills(parent: Parent) -> None:
