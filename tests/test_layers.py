@@ -21,6 +21,7 @@ LAYERS = [
     "parallel",
     "records",
     "gpus",
+    "atomic",
     "errors",
 ]
 """From the top down. `python -m megatron_energy.run` belongs to the command line."""

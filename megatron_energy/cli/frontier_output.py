@@ -1,14 +1,14 @@
 """What ``megatron-energy frontier`` prints and writes."""
 
 import csv
-import os
-from pathlib import Path
+import io
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from megatron_energy.atomic import write_whole
 from megatron_energy.cli.job import Job
 from megatron_energy.cli.output import NARROWEST
 from megatron_energy.errors import UserError
@@ -54,14 +54,12 @@ def write_csv(found: Frontier, path: str) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows_of(found))
     try:
-        with temporary.open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.DictWriter(handle, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows_of(found))
-        temporary.replace(target)
+        write_whole(path, text.getvalue())
     except OSError as error:
         raise UserError(f"cannot write the frontier {path}: {error.strerror}") from error
 

@@ -2,13 +2,14 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from megatron_energy.atomic import write_whole
 
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 
@@ -41,8 +42,5 @@ def plain(value: Any) -> Plain:
 
 def write_json(path: str | Path, value: Any, *, indent: int | None = 1) -> None:
     """Write ``value`` as JSON so that a reader finds the old file or the new one, never half of it."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(plain(value), indent=indent, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(target)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(plain(value), indent=indent, allow_nan=False) + "\n")

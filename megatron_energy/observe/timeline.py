@@ -1,11 +1,13 @@
 """The picture of one iteration: the pipeline's stages over time, coloured by SM clock, baseline above plan."""
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megatron_energy.atomic import write_whole
 from megatron_energy.observe.clocks import clock_pieces, iteration_window
 from megatron_energy.observe.timeline_rows import HATCHES, OTHER_COLOUR, ROW_HEIGHT, WAIT_COLOUR, WORK, draw_row
 from megatron_energy.records.iteration import RankIteration
@@ -102,9 +104,10 @@ def timeline_figure(
 
 def save_timeline(figure: "Figure", path: str | Path) -> None:
     """Write the figure as PNG, 1600 pixels wide."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, format="png", dpi=DOTS_PER_INCH)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=DOTS_PER_INCH)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, png.getvalue())
 
 
 def clock_colours(sides: Sequence[TimelineSide]) -> "ScalarMappable":

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megatron_energy.atomic import write_whole
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.graph import Role
 from megatron_energy.planning.typed import build
@@ -185,10 +186,7 @@ def write_json(body: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(target)
+        write_whole(path, json.dumps(body, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error

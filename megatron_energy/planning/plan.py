@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from megatron_energy.atomic import write_whole
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.rank_ranges import ranks_of
@@ -194,12 +195,9 @@ class Plan:
         Raises:
             UserError: the file cannot be written.
         """
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-            temporary.replace(target)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
         except OSError as error:
             raise UserError(f"cannot write the plan {path}: {error.strerror}") from error
 

@@ -16,7 +16,6 @@ import csv
 import io
 import math
 import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, replace
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from megatron_energy.atomic import write_whole
 from megatron_energy.errors import UserError
 from megatron_energy.profiles.profile import Curve, Profile
 from megatron_energy.profiles.ranks import RankProfiles
@@ -122,9 +122,7 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8") as handle:
-            handle.write(text)
-        os.replace(handle.name, path)
+        write_whole(path, text)
     except OSError as problem:
         raise UserError(f"profile {path} cannot be written: {problem}") from problem
 
