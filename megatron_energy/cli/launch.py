@@ -1,23 +1,32 @@
 """``python -m megatron_energy.run``: start a Megatron script with the energy scheduler around it."""
 
 import argparse
+import contextlib
+import importlib.util
 import os
 import runpy
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from megatron_energy.errors import UserError
+from megatron_energy.megatron.flags import add_flags
+from megatron_energy.megatron.folders import require_writable
 from megatron_energy.session.options import EnergyOptions, split_arguments
 
 USAGE = "python -m megatron_energy.run [--nproc N] SCRIPT.py ARGS... [--energy-policy POLICY ...]"
 DESCRIPTION = """Run a Megatron training script, unchanged, under the energy scheduler. Under torchrun or srun: one process per
 rank, as without it (torchrun ... -m megatron_energy.run SCRIPT.py ARGS...). With --nproc: all ranks of a host without GPUs,
 as forks of this process."""
+NO_CUDA = (
+    "torch finds no CUDA device here, which Megatron needs: add --nproc N to run N ranks on the CPU, or --cpu under torchrun or srun "
+    "(both before the script)"
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -52,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cpu", action="store_true", help="CPU and gloo without --nproc, as under torchrun")
     parser.add_argument("--force-cpu", action="store_true", help="CPU and gloo even though this host has CUDA")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="where the output of all but the last rank goes (default: RUN_DIR/logs)")
+    add_flags(parser, EnergyOptions())  # for --help: split_arguments has taken them out
     parser.add_argument("script", metavar="SCRIPT.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
     return parser
@@ -89,12 +99,55 @@ def run_script(launch: Launch) -> None:
     from megatron_energy.megatron import training
 
     training.show_flags(launch.options, launch.arguments)
+    ended: Callable[[], None] | None = None
     if launch.options.active:
         from megatron_energy.megatron import runtime
 
-        runtime.start(launch.options)
+        ended = runtime.start(launch.options).script_ended
     sys.argv = [str(launch.script), *launch.arguments]
-    runpy.run_path(str(launch.script), run_name="__main__")
+    try:
+        runpy.run_path(str(launch.script), run_name="__main__")
+    except SystemExit as stop:
+        if ended is not None and not stop.code:
+            ended()
+        raise
+    if ended is not None:
+        ended()
+
+
+def prepare(argv: Sequence[str]) -> Launch:
+    """Check what ``argv`` asks for, before anything is started, and make this process ready for it.
+
+    Raises:
+        UserError: it cannot be run.
+    """
+    launch = parse(argv)
+    sys.path.insert(0, str(launch.script.resolve().parent))
+    if launch.logs is not None:
+        require_writable(launch.logs, "choose another --logs")
+    if launch.options.tensorboard_dir is not None and (launch.options.active or launch.nproc is not None):
+        require_writable(Path(launch.options.tensorboard_dir), "choose another --tensorboard-dir")
+    if launch.options.active:
+        from megatron_energy.megatron import runtime
+
+        runtime.check(launch.options)  # once per process, before anything heavy is imported or any rank is forked
+    if launch.cpu:
+        _require_torch()
+        from megatron_energy.megatron import cpu
+
+        cpu.install(force=launch.force_cpu)
+    elif launch.options.active:
+        _require_torch()
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError(NO_CUDA)
+    return launch
+
+
+def _require_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("torch is not installed in this Python environment: install it (scripts/setup.sh does), or activate another")
 
 
 def _fork(launch: Launch, nproc: int) -> int:
@@ -106,42 +159,56 @@ def _fork(launch: Launch, nproc: int) -> int:
     if launch.nnodes == 1:
         address, port = "127.0.0.1", fork.free_port()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    logs = launch.logs or (launch.options.run_dir / "logs" if launch.options.active else None)
-    scratch = tempfile.mkdtemp(prefix="megatron-energy-") if logs is None else None
-    try:
-        ranks = fork.Ranks(nproc, nproc * launch.nnodes, nproc * launch.node_rank, address, port, logs or Path(str(scratch)))
+    with _folder_of_logs(launch) as logs:
+        ranks = fork.Ranks(nproc, nproc * launch.nnodes, nproc * launch.node_rank, address, port, logs)
         return fork.run(ranks, lambda: run_script(launch))
+
+
+@contextlib.contextmanager
+def _folder_of_logs(launch: Launch) -> Iterator[Path]:
+    """Where the output of the ranks goes; kept nowhere unless somebody named a folder."""
+    logs = launch.logs or (launch.options.run_dir / "logs" if launch.options.active else None)
+    if logs is not None:
+        yield logs
+        return
+    try:
+        scratch = tempfile.mkdtemp(prefix="megatron-energy-")
+    except OSError as error:
+        raise UserError(f"no temporary folder for the output of the ranks ({error.strerror}): give --logs DIR") from error
+    try:
+        yield Path(scratch)
     finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def start(argv: Sequence[str]) -> int:
-    """Run what ``argv`` asks for; the exit status.
-
-    Raises:
-        UserError: it cannot be run.
-    """
-    launch = parse(argv)
-    sys.path.insert(0, str(launch.script.resolve().parent))
-    if launch.options.active:
-        from megatron_energy.megatron import runtime
-
-        runtime.check(launch.options)  # once per process, before anything heavy is imported or any rank is forked
-    if launch.cpu:
-        from megatron_energy.megatron import cpu
-
-        cpu.install(force=launch.force_cpu)
-    if launch.nproc is not None:
-        return _fork(launch, launch.nproc)
-    run_script(launch)
+def _run_here(launch: Launch) -> int:
+    try:
+        run_script(launch)
+    except UserError as error:
+        return _tell(error)
+    except Exception:
+        torch: Any = sys.modules.get("torch")
+        if launch.cpu or torch is None or torch.cuda.is_available():
+            raise
+        sys.excepthook(*sys.exc_info())
+        print(f"error: {NO_CUDA}", file=sys.stderr)
+        return 1
     return 0
 
 
+def _tell(error: UserError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return 2
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point: prints a user's mistake as one line and returns 2."""
+    """Entry point: prints a user's mistake as one line and returns 2; 130 after Ctrl-C before the script has started."""
     try:
-        return start(sys.argv[1:] if argv is None else argv)
+        launch = prepare(sys.argv[1:] if argv is None else argv)
+        if launch.nproc is not None:
+            return _fork(launch, launch.nproc)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _tell(error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return _run_here(launch)

@@ -4,7 +4,6 @@ import atexit
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,10 @@ from megatron_energy.gpus.library import open_nvml
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.visible import gpu_for_cuda_device
 from megatron_energy.megatron import attach
+from megatron_energy.megatron.folders import require_writable
 from megatron_energy.megatron.imports import loaded
 from megatron_energy.megatron.runtime_protocol import Requests
+from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.records.steps import Program
 from megatron_energy.session.facts import RankFacts
 from megatron_energy.session.options import EnergyOptions
@@ -81,14 +82,22 @@ class EnergyRuntime:
             self._say_off(reason)
 
     def _say_off(self, reason: str) -> None:
+        self._say_once(f"clocks are left as they are, nothing is measured: {reason}")
+
+    def _say_once(self, line: str) -> None:
         if not self._said and _on_home_rank():
-            say(f"clocks are left as they are, nothing is measured: {reason}")
+            say(line)
         self._said = True
 
     def on_log(self, iteration: int, writer: Any) -> None:
         """Megatron's log interval."""
         if self._session is not None:
             self._session.log(iteration, writer)
+
+    def script_ended(self) -> None:
+        """The script has come to its end without an error."""
+        if self._facts is None:
+            self._say_once("no training schedule of Megatron was called: nothing was measured")
 
     def close(self) -> None:
         """The run is over."""
@@ -130,9 +139,10 @@ def _changes(before: RankFacts, now: RankFacts) -> str:
 
 def _on_home_rank() -> bool:
     """Whether this is the last rank, where Megatron prints too."""
-    import torch.distributed as dist
-
-    return not dist.is_initialized() or dist.get_rank() == dist.get_world_size() - 1
+    dist = loaded("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return bool(dist.get_rank() == dist.get_world_size() - 1)
+    return int(os.environ.get("RANK", "0")) == int(os.environ.get("WORLD_SIZE", "1")) - 1
 
 
 def _megatron_iteration() -> int | None:
@@ -182,24 +192,22 @@ def _check_files(options: EnergyOptions) -> None:
         model = options.emulated_model
         if model is not None:
             load_profile(model) if model.endswith(".csv") else named(model)
-    try:
-        options.run_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=options.run_dir):
-            pass
-    except OSError as error:
-        raise UserError(f"cannot write to {options.run_dir} ({error.strerror}): choose another --energy-dir") from error
+    require_writable(options.run_dir, "choose another --energy-dir")
 
 
 def start(options: EnergyOptions) -> EnergyRuntime:
-    """Hook a runtime into Megatron, and end it with the process. The options have passed :func:`check`."""
+    """Hook a runtime into Megatron, and end it with the process, also one that a signal ends. The options have passed :func:`check`."""
     runtime = EnergyRuntime(options)
     attach.install(options, runtime)
-    atexit.register(_close_in(os.getpid(), runtime.close))
+    stopping = Stopping()
+    stopping.install()
+    atexit.register(_close_in(os.getpid(), runtime.close, stopping))
     return runtime
 
 
-def _close_in(pid: int, close: Callable[[], None]) -> Callable[[], None]:
+def _close_in(pid: int, close: Callable[[], None], stopping: Stopping) -> Callable[[], None]:
     def at_exit() -> None:
+        stopping.closing = True
         if os.getpid() == pid:
             close()
 

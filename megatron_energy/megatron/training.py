@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megatron_energy.megatron.flags import add_flags
 from megatron_energy.megatron.imports import apply_when_imported, replace
-from megatron_energy.session.options import FLAGS, EnergyOptions
+from megatron_energy.session.options import EnergyOptions
 
 Provider = Callable[[argparse.ArgumentParser], argparse.ArgumentParser]
 
@@ -73,16 +74,7 @@ def _with_flags(options: EnergyOptions, provider: Provider | None) -> Provider:
     def provide(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         parser = provider(parser) if provider is not None else parser
         parser.formatter_class = _ForgivingHelp
-        group = parser.add_argument_group("megatron-energy")
-        for flag in FLAGS:
-            group.add_argument(
-                flag.option,
-                dest="energy_" + flag.field,
-                type=flag.parse,
-                default=getattr(options, flag.field),
-                metavar="{" + ",".join(flag.choices) + "}" if flag.choices else flag.name.upper(),
-                help=f"{flag.help} (default: {flag.default})" if flag.default is not None else flag.help,
-            )
+        add_flags(parser, options)
         return parser
 
     return provide

@@ -1,13 +1,18 @@
 """The launcher's command line."""
 
-from collections.abc import Callable
+import errno
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from megatron_energy.cli import launch as launcher
 from megatron_energy.errors import UserError
+from megatron_energy.megatron.folders import require_writable
 from megatron_energy.megatron.preload import imported_modules
+from megatron_energy.session.options import FLAGS
 from tests.megatron.launching import launch, needs_megatron
 
 
@@ -70,7 +75,84 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         launcher.main(["--help"])
     assert stopped.value.code == 0
-    assert "--force-cpu" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--force-cpu" in shown
+    ours, emulated = shown.index("megatron-energy:"), shown.index("megatron-energy, emulated GPUs:")
+    assert all(flag.option in shown for flag in FLAGS)
+    assert ours < shown.index("--energy-slowdown") < emulated < shown.index("--energy-emulated-gpu")
+
+
+@pytest.mark.parametrize("option", ["--logs", "--tensorboard-dir"])
+def test_folders_that_cannot_be_written(script: Path, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    words = {"--logs": ["--logs", str(tmp_path / "file" / "x"), str(script)]}.get(
+        option, [str(script), option, str(tmp_path / "file" / "x")]
+    )
+    assert launcher.main(["--nproc", "2", *words]) == 2
+    err = capsys.readouterr().err
+    assert err == f"error: cannot write to {tmp_path}/file/x (Not a directory): choose another {option}\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_seen_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115
+    with pytest.raises(UserError, match=r"cannot write to .* \(No space left on device\): choose another"):
+        require_writable(tmp_path, "choose another")
+
+
+def test_no_temporary_folder(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(prefix: str) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with (
+        pytest.raises(UserError, match=r"\(No usable temporary directory found\): give --logs DIR"),
+        launcher._folder_of_logs(launcher.parse(["--nproc", "2", str(script)])),
+    ):
+        pass
+
+
+def test_ctrl_c_before_the_script_runs_shows_no_traceback(
+    script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(argv: Sequence[str]) -> launcher.Launch:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "prepare", interrupt)
+    assert launcher.main([str(script)]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@needs_megatron
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this host has an NVIDIA driver")
+@pytest.mark.parametrize(("flags", "status"), [([], 1), (["--energy-device", "emulated"], 2)])
+def test_a_host_without_cuda_needs_an_option(tmp_path: Path, flags: list[str], status: int) -> None:
+    script = tmp_path / "s.py"
+    script.write_text("import torch\nassert torch.cuda.is_available(), 'Megatron requires CUDA.'\n")
+    done = launch(script, *flags, "--tensorboard-dir", tmp_path)
+    assert done.returncode == status
+    assert done.stderr.splitlines()[-1].startswith("error: torch finds no CUDA device here, which Megatron needs: add --nproc N")
+    assert ("Megatron requires CUDA." in done.stderr) is (flags == [])
+
+
+@needs_megatron
+def test_a_signal_from_torchrun_closes_the_session(tmp_path: Path) -> None:
+    """A rank that was started by somebody else, without a handler of its script's."""
+    script = tmp_path / "s.py"
+    script.write_text(
+        "import atexit, os, signal, time\natexit.register(print, 'closed')\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(30)\n"
+    )
+    done = launch("--cpu", script, "--energy-device", "emulated", "--energy-dir", tmp_path / "energy")
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "closed\n"), done.stderr
+
+
+@needs_megatron
+def test_a_script_without_megatrons_schedules_is_told_that_nothing_was_measured(tmp_path: Path) -> None:
+    script = tmp_path / "s.py"
+    script.write_text("import sys\nprint('done')\nsys.exit()\n")
+    done = launch("--cpu", script, "--energy-device", "emulated", "--energy-dir", tmp_path / "energy")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "done\nmegatron-energy: no training schedule of Megatron was called: nothing was measured\n"
 
 
 def test_in_process_the_script_runs_as_python_would_run_it(script: Path) -> None:
