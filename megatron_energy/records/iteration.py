@@ -1,5 +1,6 @@
 """What one rank's GPU did in one iteration: measured on a real GPU, or settled by the emulation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -60,3 +61,14 @@ class RankIteration:
     def throttled_s(self) -> float:
         """Seconds of spans in which the power cap held the clock below the request."""
         return sum(s.end_s - s.start_s for s in self.spans if s.throttled)
+
+
+def job_time_s(records: Sequence[RankIteration]) -> float:
+    """Length of one iteration of a job in seconds, from all ranks' records of it: from one first begin to the next.
+
+    An iteration begins when its first rank begins it. So iterations and evaluations in a row add up to the time of the run, and
+    ranks that begin one after the other, as stages do after an evaluation, do not shorten an iteration by what the first ones
+    have already done. Straight after an evaluation an iteration is still not like others, up to a few percent longer: a slower
+    stage has yet to finish the evaluation while the first one begins.
+    """
+    return min(r.end_s for r in records) - min(r.start_s for r in records)

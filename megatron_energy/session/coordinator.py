@@ -6,12 +6,12 @@ order of the phases readable from top to bottom.
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.match import ScheduleMismatch
 from megatron_energy.profiles.profile import Profile
-from megatron_energy.records.iteration import RankIteration
+from megatron_energy.records.iteration import RankIteration, job_time_s
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.directive import Directive, constant_clock
@@ -32,21 +32,29 @@ GUARD_ITERATIONS = 3
 
 @dataclass(frozen=True)
 class IterationData:
-    """One training iteration of all ranks, by rank."""
+    """One training iteration of all ranks, by rank.
+
+    Attributes:
+        records, programs: what every rank did.
+        after_evaluation: an evaluation came right before; see :func:`~megatron_energy.records.iteration.job_time_s`.
+    """
 
     records: list[RankIteration]
     programs: list[Program]
+    after_evaluation: bool = False
 
     @property
     def time_s(self) -> float:
-        """From the first rank's begin to the last rank's end, in seconds."""
-        return max(r.end_s for r in self.records) - max(r.start_s for r in self.records)
+        """Length of the iteration in seconds."""
+        return job_time_s(self.records)
 
     @property
     def energy_j(self) -> float:
         """Joules of all GPUs."""
         return sum(r.energy_j for r in self.records)
 
+
+ALL_AFTER_EVALUATIONS = "every iteration of the baseline followed an evaluation, and such are not like others: evaluate less often"
 
 UNPLANNED = ("measure", "maximum")
 """Policies that leave the clocks as they are."""
@@ -63,6 +71,7 @@ class Findings:
     planned: PlannedRun | None = None
     off_reason: str | None = None  # why clocks stay at maximum, where they do
     comparable: bool = True  # iterations are still what the baseline measured
+    after_evaluation: bool = False  # the latest iteration came right after an evaluation, so it is not
 
     @property
     def baseline_time_s(self) -> float | None:
@@ -88,6 +97,7 @@ class Coordinator:
         self.clocks_mhz = tuple(clocks_mhz)
         self.say = say
         self.findings = Findings()
+        self._evaluated = False  # since the last iteration
         self._course = self._run()
         self._next = next(self._course)
 
@@ -97,11 +107,23 @@ class Coordinator:
         return self._next if isinstance(self._next, list) else [self._next] * self.facts.world_size
 
     def advance(self, data: IterationData) -> None:
-        """Take in a training iteration and decide about the next one."""
+        """Take in a training iteration and decide about the next one.
+
+        An iteration right after an evaluation is not like the others (:func:`~megatron_energy.records.iteration.job_time_s`), so it
+        is no evidence for or against a plan.
+        """
+        self.findings.after_evaluation, self._evaluated = self._evaluated, False
+        planned = self.findings.planned
+        if self.findings.after_evaluation:
+            data = replace(data, after_evaluation=True)
+            if planned is not None and self.directives[0].phase == "planned":
+                self._next = [planned.directive(rank) for rank in range(self.facts.world_size)]
+                return
         self._next = self._course.send(data)
 
     def interrupted(self) -> None:
         """An evaluation ran, at clocks of its own: the clock that the plan begins with has to be requested again."""
+        self._evaluated = True
         planned = self.findings.planned
         if planned is not None and self.directives[0].phase == "planned":
             self._next = [planned.activation(rank) for rank in range(self.facts.world_size)]
@@ -126,10 +148,13 @@ class Coordinator:
 
     def _run(self) -> Course:
         yield from self._collect("baseline", 1)  # the first iteration of a run is longer: caches, buffers, autotuning
-        self.findings.baseline = yield from self._collect("baseline", self.options.baseline_iterations)
+        window = yield from self._collect("baseline", self.options.baseline_iterations)
+        self.findings.baseline = [i for i in window if not i.after_evaluation]
         if self.options.policy in UNPLANNED:
             yield from self._forever(Directive("measure"))
         try:
+            if not self.findings.baseline:
+                raise LearningError(ALL_AFTER_EVALUATIONS)
             planned = yield from self._plan()
         except (LearningError, ScheduleMismatch, UserError) as error:
             yield from self._maximum(str(error))

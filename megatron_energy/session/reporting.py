@@ -1,5 +1,6 @@
 """Everything that a run leaves behind for people: journal, TensorBoard, time line, report. On the home rank only."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,10 +141,13 @@ class Reporter:
         self._writing(lambda: log.finish(settings, known))
 
     def _reported(self) -> list[IterationSummary]:
-        """Without the run's first iteration and the first planned one: both still contain what came before them."""
+        """Without iterations that contain what came before them: the first, the first planned one, those right after an evaluation."""
         skipped = {self.summaries[0].iteration}
         if self._planned_seen > 1:
             skipped.add(next(s.iteration for s in self.summaries if s.phase == "planned"))
+        for before, s in itertools.pairwise(self.summaries):
+            if before.phase == "evaluation" and s.phase in ("baseline", "planned"):
+                skipped.add(s.iteration)
         return [s for s in self.summaries if s.iteration not in skipped]
 
     def _draw(self, planned: IterationData, step: int | None) -> None:

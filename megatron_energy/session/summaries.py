@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from megatron_energy.records.iteration import RankIteration
+from megatron_energy.records.iteration import RankIteration, job_time_s
 from megatron_energy.records.summary import GpuSummary, IterationSummary, Phase
 from megatron_energy.session.coordinator import Findings
 from megatron_energy.session.facts import JobFacts, RankFacts
@@ -30,11 +30,12 @@ def summarise(
         findings: the baseline to compare with, and the plan.
         plan_version: 0 where no plan was in force.
     """
-    time_s = max(r.end_s for r in records) - max(r.start_s for r in records)
+    time_s = job_time_s(records)
     gpus = [_gpu(r, e, u, facts.ranks[r.rank]) for r, e, u in zip(records, energies_j, uuids, strict=True)]
     summary = IterationSummary(iteration, phase, time_s, gpus, plan_version, emulated=any(r.emulated for r in records))
     baseline_s, baseline_j = findings.baseline_time_s, findings.baseline_energy_j
-    if phase not in ("baseline", "sweep", "evaluation") and findings.comparable and baseline_s and baseline_j:
+    comparable = findings.comparable and not findings.after_evaluation
+    if phase not in ("baseline", "sweep", "evaluation") and comparable and baseline_s and baseline_j:
         summary.saved_percent = 100 * (1 - summary.energy_j / baseline_j)
         summary.slowdown_percent = 100 * (time_s / baseline_s - 1)
     if phase == "planned" and findings.planned is not None:  # it is known one iteration before it comes into force

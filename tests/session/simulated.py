@@ -7,7 +7,7 @@ from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.records.steps import Compute, GradSync, Optimizer, Program
 from megatron_energy.session.coordinator import Coordinator, IterationData
-from megatron_energy.session.directive import ITERATION_BEGIN, Directive
+from megatron_energy.session.directive import ITERATION_BEGIN, Directive, evaluation_requests
 from megatron_energy.session.emulated import gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.options import EnergyOptions
@@ -43,6 +43,7 @@ class SimulatedRun:
         self.planner = Planner(options, self.facts, gpu.sm_clocks_mhz, lead_s, gpu.name, self.said.append)
         self.coordinator = Coordinator(options, self.facts, self.planner, gpu.sm_clocks_mhz, self.said.append)
         self.programs = [program(schedule, stage, grad_sync=True, optimizer=True) for stage in self.facts.stage_of_rank]
+        self.evaluation = [program(replace(schedule, forward_only=True), stage) for stage in self.facts.stage_of_rank]
         self.count = 0
 
     def iterate(self, iterations: int) -> list[IterationData]:
@@ -55,6 +56,15 @@ class SimulatedRun:
             self.coordinator.advance(data)
             done.append(data)
         return done
+
+    def evaluate(self) -> IterationData:
+        """One evaluation, at the GPUs' own clocks."""
+        programs = []
+        for steps, directive in zip(self.evaluation, self.coordinator.directives, strict=True):
+            programs.append([*evaluation_requests(directive).get(ITERATION_BEGIN, ()), *steps])
+        data = IterationData(self.settler.settle(programs, self.count, True), programs)
+        self.coordinator.interrupted()
+        return data
 
     def scale_energy(self, factor: float) -> None:
         """From now on all energies are so many times what they were: the model behind the profile has changed."""

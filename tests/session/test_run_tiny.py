@@ -15,6 +15,8 @@ from tests.session.launched import EMULATED, SHORT, UNTIL_PLAN, Done, Training, 
 pytestmark = needs_megatron
 RANKS = 4
 STEPS = UNTIL_PLAN + 6
+MIDDLE_MHZ = 1270
+"""Forwards run at about 1286 MHz where nothing is requested: the power cap holds them there. Plans use clocks below this one."""
 EVALUATED_BEFORE = (UNTIL_PLAN + 2, UNTIL_PLAN + 4)
 LAYOUT = ["--pipeline", "4", "--virtual", "2", "--microbatches", "8", "--overlap"]
 WHOLE = Training([*LAYOUT, "--steps", str(STEPS)], {str(step): "evaluate" for step in EVALUATED_BEFORE})
@@ -61,7 +63,11 @@ def test_planned_iterations_keep_time_and_reach_the_bound(runs: dict[str, Done])
     run, plan = runs["segments"], load_plan(runs["segments"].directory / "plan.json")
     planned = [i for i in run.iterations if i.phase == "planned"]
     assert plan.switches_max <= 8
+    after_evaluations = [b for a, b in itertools.pairwise(run.iterations) if a.phase == "evaluation" != b.phase]
+    assert [(i.slowdown_percent, i.saved_percent) for i in after_evaluations] == [(None, None)] * 2
     for iteration in planned[1:]:  # the first still begins at the sweep's last clock
+        if iteration in after_evaluations:
+            continue
         assert iteration.slowdown_percent <= 0.1
         assert iteration.saved_percent >= 0.9 * plan.expected.bound_saved_percent
         assert sum(gpu.late_raises for gpu in iteration.gpus) == 0
@@ -77,13 +83,13 @@ def test_evaluations_run_at_the_gpus_own_clock_and_leave_the_plan_as_it_was(runs
     after = [b for a, b in itertools.pairwise(iterations) if (a.phase, b.phase) == ("evaluation", "planned")]
     assert len(after) == 2
     for iteration in after:
-        assert iteration.time_s <= undisturbed.time_s * 1.001
+        assert undisturbed.time_s < iteration.time_s <= undisturbed.time_s * 1.02  # a slower last stage ends the evaluation first
         assert iteration.energy_j == pytest.approx(undisturbed.energy_j, rel=0.01)
         # the clock that the plan begins with is requested once more
         assert [g.requests for g in iteration.gpus] == [g.requests + 1 for g in undisturbed.gpus]
     for number, iteration in enumerate(iterations):
         if iteration.phase == "evaluation" and iterations[number - 1].phase == "evaluation":
-            assert all(gpu.clock_mhz > 1400 for gpu in iteration.gpus), "no switch is left in the second of two"
+            assert all(gpu.clock_mhz > MIDDLE_MHZ for gpu in iteration.gpus), "no switch is left in the second of two"
 
 
 def test_the_journal_adds_up_to_the_counters(runs: dict[str, Done]) -> None:
