@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from megatron_energy.emulation import catalog
+from megatron_energy.emulation.children import reach_child_processes
 from megatron_energy.emulation.install import DIRECTORY_VARIABLE, VARIABLE, install_from_environment, parse_specification
 from megatron_energy.emulation.nvml import EmulatedNvml
 from megatron_energy.errors import UserError
@@ -53,7 +54,7 @@ def _run(options: argparse.Namespace) -> None:
     own_directory = None if os.environ.get(DIRECTORY_VARIABLE) else tempfile.mkdtemp(prefix="megatron-energy-emulation-")
     if own_directory:
         os.environ[DIRECTORY_VARIABLE] = own_directory
-    _reach_child_processes()
+    reach_child_processes()
     install_from_environment()
     owner_pid = os.getpid()
     gpus = _library().gpus
@@ -86,13 +87,6 @@ def _check(options: argparse.Namespace) -> None:
             raise UserError(f"no module {options.program}: is it installed for {sys.executable}?")
     elif not Path(options.program).exists():
         raise UserError(f"no program {options.program}: give a Python file, or -m and a module")
-
-
-def _reach_child_processes() -> None:
-    """Let Python processes that the program starts emulate GPUs too (see ``startup/sitecustomize.py``)."""
-    here = Path(__file__).resolve().parent
-    entries = [str(here / "startup"), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry)
 
 
 def _execute(options: argparse.Namespace) -> None:

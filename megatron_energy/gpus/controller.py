@@ -17,12 +17,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeAlias
 
 from megatron_energy.gpus.actuators import Actuator
-from megatron_energy.gpus.counts import ControllerReport
+from megatron_energy.gpus.counts import ControllerReport, Counts
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.events import Event, EventPool, EventSource
 from megatron_energy.gpus.issuer import ClockReadings, Issuer, Settings
@@ -165,6 +165,11 @@ class ClockController:
         self._thread = None
         if self._switch_interval_s is not None:
             sys.setswitchinterval(self._switch_interval_s)
+
+    @property
+    def counts(self) -> Counts:
+        """Counts so far; cheaper than :meth:`report`, which sorts durations."""
+        return replace(self._issuer.counts, requested=self._requested, ignored=self._issuer.counts.ignored + self._refused)
 
     def report(self) -> ControllerReport:
         """Counts and durations so far."""

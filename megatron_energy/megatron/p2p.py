@@ -34,7 +34,10 @@ class Handle:
         if self._waits:
             self._recorder.wait(self._waits)
             self._waits = ()
-        return self._request.wait(*args, **kwargs)
+        self._recorder.begin_wait()
+        result = self._request.wait(*args, **kwargs)
+        self._recorder.end_wait()
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)
@@ -56,9 +59,12 @@ def wrap(communication: Any, recorder: Recorder, tracker: Tracker) -> None:
             if value is not None and value is not False:
                 transfers.append(transfer)
         waits = recorder.post(transfers)
-        received_prev, received_next, requests = communicate(*args, **kwargs)
         if wait_on_requests.of(args, kwargs) is False:
+            received_prev, received_next, requests = communicate(*args, **kwargs)
             return received_prev, received_next, with_handles(requests, waits, recorder)
+        recorder.begin_wait()
+        received_prev, received_next, requests = communicate(*args, **kwargs)
+        recorder.end_wait()
         recorder.wait(waits)
         return received_prev, received_next, requests
 

@@ -27,6 +27,8 @@ GRAD_SYNC_BEGIN: TransitionPoint = ("grad-sync", -1, -1, "begin")
 GRAD_SYNC_END: TransitionPoint = ("grad-sync", -1, -1, "end")
 OPTIMIZER_BEGIN: TransitionPoint = ("optimizer", -1, -1, "begin")
 OPTIMIZER_END: TransitionPoint = ("optimizer", -1, -1, "end")
+WAIT_BEGIN: TransitionPoint = ("wait", -1, -1, "begin")
+WAIT_END: TransitionPoint = ("wait", -1, -1, "end")
 
 UNKNOWN_OUTPUT = "a backward ran on an output that no recorded forward made"
 
@@ -38,6 +40,7 @@ class Recorder:
         program: the steps since the last :meth:`take`.
         requests: clock requests by transition point.
         request: where requests go when their point is reached; None: into the program, which is how virtual time learns of them.
+        mark: told of every point that is reached, and of begins and ends of waits, so that they can be timed; None: nobody is.
         on_broken: told, once per iteration, why its program cannot be trusted.
         broken: that reason; None while all is well.
     """
@@ -46,6 +49,7 @@ class Recorder:
         self.program: Program = []
         self.requests: Requests = {}
         self.request: Callable[[ClockRequest], None] | None = None
+        self.mark: Callable[[TransitionPoint], None] | None = None
         self.on_broken = on_broken
         self.broken: str | None = None
         self._counts: dict[Transfer, int] = {}
@@ -74,6 +78,8 @@ class Recorder:
 
     def reach(self, point: TransitionPoint) -> None:
         """Hand over the clock requests of a transition point."""
+        if self.mark is not None:
+            self.mark(point)
         if not self.requests:
             return
         found = self.requests.get(point)
@@ -123,6 +129,16 @@ class Recorder:
             self.program.append(Post(transfer, index))
             waits.append(Wait(transfer, index))
         return waits
+
+    def begin_wait(self) -> None:
+        """The compute stream may have to wait from here on."""
+        if self.mark is not None:
+            self.mark(WAIT_BEGIN)
+
+    def end_wait(self) -> None:
+        """Until here."""
+        if self.mark is not None:
+            self.mark(WAIT_END)
 
     def wait(self, waits: Sequence[Wait]) -> None:
         """The compute stream waits for these transfers."""

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from megatron_energy.emulation.children import reach_child_processes
 from megatron_energy.emulation.install import install_from_environment
 from megatron_energy.errors import UserError
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.library import open_nvml
-from megatron_energy.gpus.nvml import NvmlGpu
-from megatron_energy.gpus.visible import gpu_for_cuda_device
 from megatron_energy.megatron import attach
 from megatron_energy.megatron.folders import require_writable
 from megatron_energy.megatron.imports import loaded
+from megatron_energy.megatron.recorder import Recorder
 from megatron_energy.megatron.runtime_protocol import Requests
 from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.records.steps import Program
@@ -47,6 +47,7 @@ class EnergyRuntime:
         self.options = options
         self.requests: Requests = {}
         self.evaluation_requests: Requests = {}
+        self.recorder: Recorder | None = None  # whose points are timed where clocks of this host's GPUs are controlled
         self._facts: RankFacts | None = None
         self._session: Any = None
         self._iteration = 0
@@ -57,9 +58,10 @@ class EnergyRuntime:
         """First schedule call: the session starts. Later ones with other sizes: clocks go to maximum."""
         before, self._facts = self._facts, facts
         if before is None:
-            self._session = _session(self.options, facts)
+            self._session = _session(self.options, facts, self.recorder)
         elif self._session is not None:
             self._session.stale(f"{_changes(before, facts)} during the run")
+            self.requests, self.evaluation_requests = self._session.requests, self._session.evaluation_requests
 
     def on_iteration(self, program: Program, evaluation: bool) -> None:
         """End of an iteration."""
@@ -106,23 +108,18 @@ class EnergyRuntime:
             session.close()
 
 
-def _session(options: EnergyOptions, facts: RankFacts) -> Any:
+def _session(options: EnergyOptions, facts: RankFacts, recorder: Recorder | None) -> Any:
     exchange = _exchange()
     if options.device == "emulated":
         from megatron_energy.session.emulated_session import EmulatedSession
 
         return EmulatedSession(options, facts, exchange, say)
-    from megatron_energy.session.measured_session import MeasuredSession
+    from megatron_energy.megatron import gpu_session
 
-    return MeasuredSession(options, facts, exchange, _gpu(facts), say)
-
-
-def _gpu(facts: RankFacts) -> NvmlGpu:
-    """The GPU that this rank computes on; on a host without CUDA (shims), the one with the rank's index on the node."""
-    import torch
-
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else facts.local_rank
-    return gpu_for_cuda_device(device if isinstance(device, int) else facts.local_rank)
+    if options.policy in MEASURING or recorder is None:
+        return gpu_session.measured(options, facts, exchange, say)
+    settled_at_log = loaded(TRAINING_LOOP) is not None  # its timers wait for the GPU before it logs
+    return gpu_session.controlled(options, facts, exchange, recorder, settled_at_log, say)
 
 
 def _exchange() -> Any:
@@ -163,16 +160,31 @@ def check(options: EnergyOptions) -> None:
     _check_files(options)
     if options.device == "emulated":
         return
-    install_from_environment()
+    if install_from_environment() is not None:
+        reach_child_processes()  # the watchdog is one
     try:
         open_nvml()
     except GpuError as error:
         raise UserError(str(error)) from error
-    if options.policy not in MEASURING:
-        raise UserError(
-            f"--energy-policy {options.policy} on real GPUs is not in this version: use measure, "
-            "or --energy-device emulated to see what a plan would save"
-        )
+    _check_control(options)
+
+
+def _check_control(options: EnergyOptions) -> None:
+    """Whether the policy can be had on this host's GPUs. Where clocks cannot be changed, that is said, and training goes on."""
+    if options.policy in MEASURING or options.policy == "maximum":
+        return
+    if options.policy == "dry-run":
+        if options.plan is None and options.profile is None:
+            raise UserError(
+                "--energy-policy dry-run requests no clock, so on this host's GPUs it learns nothing: "
+                "give --energy-profile or --energy-plan"
+            )
+        return
+    from megatron_energy.session.actuation import outlook
+
+    possible = outlook()
+    if not possible.possible and os.environ.get("RANK", "0") == "0":
+        say(f"clocks will be left as they are, energy is measured only: {possible.reason}")
 
 
 def _check_files(options: EnergyOptions) -> None:
@@ -198,7 +210,7 @@ def _check_files(options: EnergyOptions) -> None:
 def start(options: EnergyOptions) -> EnergyRuntime:
     """Hook a runtime into Megatron, and end it with the process, also one that a signal ends. The options have passed :func:`check`."""
     runtime = EnergyRuntime(options)
-    attach.install(options, runtime)
+    runtime.recorder = attach.install(options, runtime)
     stopping = Stopping()
     stopping.install()
     atexit.register(_close_in(os.getpid(), runtime.close, stopping))

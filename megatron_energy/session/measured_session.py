@@ -46,6 +46,7 @@ class MeasuredSession:
         exchange: to the other ranks.
         gpu: this rank's GPU.
         say: prints one line for the user, on the home rank.
+        why_uncontrolled: why clocks are left as they are although a plan was asked for; empty where none was.
         clock: host time in s.
     """
 
@@ -56,6 +57,7 @@ class MeasuredSession:
         exchange: Exchange,
         gpu: NvmlGpu,
         say: Callable[[str], None],
+        why_uncontrolled: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._exchange, self._facts, self._gpu, self._clock = exchange, facts, gpu, clock
@@ -73,7 +75,8 @@ class MeasuredSession:
             self._job, self._uuids = job, uuids
             self._reporter = Reporter(options, job, Findings(), f"{job.world_size} GPUs", say)
             emulated = "emulated " if is_emulated() else ""
-            say(f"measuring {len(set(uuids))} {emulated}GPUs ({self._meter.source_reason}); clocks are left as they are")
+            why = f" ({why_uncontrolled})" if why_uncontrolled else ""
+            say(f"measuring {len(set(uuids))} {emulated}GPUs ({self._meter.source_reason}); clocks are left as they are{why}")
         self.requests: dict[TransitionPoint, Any] = {}
         self.evaluation_requests: dict[TransitionPoint, Any] = {}
 

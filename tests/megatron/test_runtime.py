@@ -2,16 +2,19 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from megatron_energy.emulation.nvml import CONTROL_VARIABLE
 from megatron_energy.megatron import runtime
 from megatron_energy.megatron.configuration import OWN_GROUPS
 from megatron_energy.records.steps import ClockRequest
 from megatron_energy.session.directive import ITERATION_BEGIN
 from megatron_energy.session.options import EnergyOptions
+from tests.emulated_gpus import emulated_node
 from tests.session.facts import job
 
 FACTS = job(pipeline=2, chunks=2, microbatches=8).any
@@ -40,7 +43,7 @@ class Session:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     made = Session()
-    monkeypatch.setattr(runtime, "_session", lambda options, facts: made)
+    monkeypatch.setattr(runtime, "_session", lambda options, facts, recorder: made)
     monkeypatch.setattr(runtime, "_on_home_rank", lambda: True)
     monkeypatch.setattr(runtime, "_megatron_iteration", lambda: None)
     monkeypatch.delitem(sys.modules, runtime.TRAINING_LOOP, raising=False)
@@ -109,3 +112,22 @@ def test_iterations_that_never_end_are_said_once(
     for _ in range(3 * runtime.UNENDED):
         energy.on_broken("twice")
     assert capsys.readouterr().out == "megatron-energy: clocks are left as they are, nothing is measured: twice\n"
+
+
+def test_where_clocks_cannot_be_changed_that_is_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MEGATRON_ENERGY_CLOCKD", str(tmp_path / "no.sock"))
+    options = EnergyOptions(policy="segments", device="nvml", directory=str(tmp_path / "energy"))
+    with emulated_node(tmp_path / "node"):
+        runtime.check(options)
+        assert capsys.readouterr().out == ""
+        monkeypatch.setenv(CONTROL_VARIABLE, "no")
+        runtime.check(options)
+        said = capsys.readouterr().out
+        runtime.check(replace(options, policy="maximum"))
+        assert capsys.readouterr().out == ""
+    assert said == (
+        f"megatron-energy: clocks will be left as they are, energy is measured only: no clockd at {tmp_path / 'no.sock'}: "
+        "start it (docs/clockd.md), or mount its socket into the container; emulated: control is not allowed\n"
+    )

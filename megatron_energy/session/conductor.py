@@ -1,0 +1,169 @@
+"""The home rank of a controlled run: takes in what all ranks did since the last log interval, and tells them what comes next."""
+
+import contextlib
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatron_energy.records.iteration import RankIteration
+from megatron_energy.records.steps import Program
+from megatron_energy.records.summary import Phase
+from megatron_energy.session.background import Background
+from megatron_energy.session.coordinator import Coordinator, IterationData
+from megatron_energy.session.directive import Directive
+from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.summaries import summarise
+from megatron_energy.session.timetable import Timetable, same_run
+
+PATIENCE_S = 0.1
+"""How long a log interval waits for the coordinator at most: decisions take microseconds, but a plan takes seconds."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One iteration of one rank.
+
+    Attributes:
+        record: what its GPU did.
+        iteration: number among the training iterations, from 1 on; of an evaluation, that of the training iteration before it.
+        program: what the rank did; empty where nobody will ask.
+        trusted: the rank followed its timetable, and the record tells what happened.
+    """
+
+    record: RankIteration
+    iteration: int
+    program: Program = field(default_factory=list)
+    trusted: bool = True
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a rank hands in at a log interval.
+
+    Attributes:
+        entries: iterations since the last time, in order.
+        broken: why iterations could not be recorded.
+        stale: why the plan no longer fits what runs.
+        stopped: why this rank alone runs at maximum clocks.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    broken: str | None = None
+    stale: str | None = None
+    stopped: str | None = None
+
+
+class Conductor:
+    """Feeds the coordinator, reports, and changes the ranks' timetables.
+
+    Args:
+        coordinator: decides.
+        timetables: by rank, as every rank has them.
+        facts: the job.
+        uuids: of the GPUs, by rank.
+        reporter: writes things down.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, timetables: Sequence[Timetable], facts: JobFacts, uuids: Sequence[str], reporter: Reporter
+    ) -> None:
+        self.coordinator, self.reporter = coordinator, reporter
+        self._timetables, self._facts, self._uuids = timetables, facts, uuids
+        self._waiting: list[deque[Entry]] = [deque() for _ in timetables]
+        self._background = Background(self.failed)
+        self._fed = 0
+        self._stopped: set[int] = set()
+        self._plan_written = False
+
+    def take(self, batches: Sequence[Batch], next_iteration: int, patience_s: float = PATIENCE_S) -> list[Directive] | None:
+        """Take in what the ranks hand in.
+
+        Args:
+            batches: by rank.
+            next_iteration: the first one that the ranks have not begun.
+            patience_s: see :data:`PATIENCE_S`.
+
+        Returns:
+            By rank, what holds from ``next_iteration`` on; None where nothing changes.
+        """
+        for waiting, batch in zip(self._waiting, batches, strict=True):
+            waiting.extend(batch.entries)
+        rows = []
+        while all(self._waiting):
+            rows.append([waiting.popleft() for waiting in self._waiting])
+        for row in rows:
+            self._feed(row)
+        self._hear(batches)
+        idle = self._background.idle(patience_s)
+        for row in rows:
+            self._report(row)
+        if idle and not self._plan_written and self.coordinator.findings.planned is not None:
+            self._plan_written = True
+            self.reporter.plan_made()
+        return self._changed(next_iteration) if idle else None
+
+    def write(self, step: int, writer: Any) -> None:
+        """At the log interval, with Megatron's TensorBoard writer."""
+        self.reporter.write(step, writer)
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours went wrong: clocks are given back, and RUN_DIR/error.txt tells us where it happened."""
+        with contextlib.suppress(OSError):
+            path = self.reporter.directory / "error.txt"
+            path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        self.coordinator.drop(f"an error in megatron-energy ({type(error).__name__}: {error}; see error.txt in the run directory)")
+
+    def _feed(self, row: Sequence[Entry]) -> None:
+        first = row[0]
+        if first.record.evaluation:
+            self._background.submit(self.coordinator.interrupted)
+            return
+        self._fed = first.iteration
+        if not all(entry.trusted for entry in row):
+            return
+        data, ran = _data(row), [timetable.at(first.iteration) for timetable in self._timetables]
+        self._background.submit(lambda: self._advance(data, ran))
+
+    def _advance(self, data: IterationData, ran: Sequence[Directive]) -> None:
+        """An iteration that the coordinator did not ask for, such as one during planning, tells it nothing."""
+        if all(map(same_run, ran, self.coordinator.directives)):
+            self.coordinator.advance(data)
+
+    def _hear(self, batches: Sequence[Batch]) -> None:
+        """What ranks have to say beside their iterations."""
+        for rank, batch in enumerate(batches):
+            if batch.stopped is not None and rank not in self._stopped:
+                self._stopped.add(rank)
+                self.coordinator.say(f"rank {rank} alone runs at maximum clocks from here on: {batch.stopped}")
+        stale = next((batch.stale for batch in batches if batch.stale is not None), None)
+        broken = next((f"rank {rank}: {batch.broken}" for rank, batch in enumerate(batches) if batch.broken is not None), None)
+        if stale is not None:
+            self._background.submit(lambda: self.coordinator.drop(stale, comparable=False))
+        if broken is not None:
+            self._background.submit(lambda: self.coordinator.drop(broken))
+
+    def _report(self, row: Sequence[Entry]) -> None:
+        directive, data = self._timetables[row[0].record.rank].at(row[0].iteration), _data(row)
+        phase: Phase = "evaluation" if row[0].record.evaluation else directive.phase
+        if phase == "planned" and not all(entry.trusted for entry in row):
+            phase = "maximum"
+        version = directive.plan_version if phase == "planned" else 0
+        energies_j = [record.energy_j for record in data.records]
+        number, findings = data.records[0].iteration, self.coordinator.findings
+        self.reporter.add(summarise(number, phase, data.records, energies_j, self._uuids, self._facts, findings, version), data)
+
+    def _changed(self, next_iteration: int) -> list[Directive] | None:
+        wanted = self.coordinator.directives
+        after_fed = [timetable.at(self._fed + 1) for timetable in self._timetables]
+        if all(map(same_run, after_fed, wanted)):
+            return None
+        for timetable, directive in zip(self._timetables, wanted, strict=True):
+            timetable.set_from(next_iteration, directive)
+        return wanted
+
+
+def _data(row: Sequence[Entry]) -> IterationData:
+    return IterationData([entry.record for entry in row], [entry.program for entry in row])

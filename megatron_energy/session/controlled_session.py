@@ -1,0 +1,212 @@
+"""One rank's part in a run on GPUs whose clocks are controlled.
+
+Between two log intervals of Megatron's nothing is exchanged: every rank follows its timetable, records, and requests clocks through
+its own controller. At a log interval the home rank hears what all ranks did and may change their timetables from the next iteration on.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+from megatron_energy.gpus.controller import ClockController
+from megatron_energy.gpus.counts import Counts
+from megatron_energy.observe.report_table import print_report
+from megatron_energy.records.iteration import RankIteration
+from megatron_energy.records.steps import ClockRequest, Program
+from megatron_energy.session.actuation import Hold
+from megatron_energy.session.conductor import Batch, Conductor, Entry
+from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
+from megatron_energy.session.exchange import Exchange
+from megatron_energy.session.instruments import Ended, Instruments
+from megatron_energy.session.rank_records import thinned
+from megatron_energy.session.timetable import Timetable
+
+IN_FULL = 3
+"""So many iterations under a plan are handed in with all their spans, to be drawn; the others only with what a report needs."""
+
+Requests = dict[TransitionPoint, tuple[ClockRequest, ...]]
+
+
+class _Pending(NamedTuple):
+    """An iteration whose record is still to be made."""
+
+    ended: Ended
+    iteration: int
+    directive: Directive
+    program: Program
+    trusted: bool
+    requests: int
+    late_raises: int
+
+
+class ControlledSession:
+    """Records, requests, and follows the timetable of one rank.
+
+    Args:
+        exchange: to the other ranks.
+        hold: this rank's GPU, to be given back at the end.
+        controller: started; issues this rank's requests.
+        instruments: open; record this rank's GPU.
+        timetable: this rank's.
+        conductor: on the home rank.
+        settled_at_log: Megatron has waited for the GPU when it logs. If not, the last iteration is handed in one log interval later,
+            so that no wait is added.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        hold: Hold,
+        controller: ClockController,
+        instruments: Instruments,
+        timetable: Timetable,
+        conductor: Conductor | None,
+        settled_at_log: bool = True,
+    ) -> None:
+        self.controller = controller
+        self._exchange, self._hold, self._instruments = exchange, hold, instruments
+        self._timetable, self._conductor = timetable, conductor
+        self._kept_back = 0 if settled_at_log else 1
+        self._iteration = 0  # training iterations so far
+        self._pending: list[_Pending] = []
+        self._in_full: dict[int, int] = {}  # plan version -> iterations handed in with all spans
+        self._counted = Counts()
+        self._broken: str | None = None
+        self._stale: str | None = None
+        self._stopped: str | None = None
+        self._told: set[str] = set()
+        self._exchanging = True
+
+    @property
+    def requests(self) -> Requests:
+        """This rank's clock requests in the next training iteration."""
+        return {} if self._alone else self._timetable.at(self._iteration + 1).requests
+
+    @property
+    def evaluation_requests(self) -> Requests:
+        """This rank's clock requests in an evaluation before the next training iteration."""
+        return {} if self._alone else evaluation_requests(self._timetable.at(self._iteration + 1))
+
+    @property
+    def _alone(self) -> bool:
+        """Whether this rank has left its timetable for maximum clocks."""
+        return (self._broken or self._stale or self._stopped) is not None
+
+    def mark(self, point: TransitionPoint) -> None:
+        """A point of Megatron's schedule is being enqueued."""
+        self._instruments.mark(point)
+
+    def request(self, request: ClockRequest) -> None:
+        """A clock is asked for, once the GPU has done what was enqueued so far."""
+        if not self._alone:
+            self.controller.request(request.clock_mhz, request.delay_s)
+
+    def broken(self, reason: str) -> None:
+        """The running iteration cannot be recorded faithfully."""
+        if self._broken is None:
+            self._broken = reason
+            self._to_maximum()
+
+    def stale(self, reason: str) -> None:
+        """What runs from now on is not what the plan was made for. All ranks see it in the same iteration."""
+        if self._stale is None:
+            self._stale = reason
+            self._to_maximum()
+
+    def stop(self, reason: str) -> None:
+        """This rank's clocks cannot be controlled any more, so it runs at maximum clocks alone. From any thread."""
+        if self._stopped is None:
+            self._stopped = reason
+            self._to_maximum()
+
+    def _to_maximum(self) -> None:
+        self.controller.to_maximum()
+
+    def iteration(self, number: int, program: Program, evaluation: bool) -> None:
+        """The host is done with an iteration. Nothing is waited for."""
+        if not evaluation:
+            self._iteration += 1
+        directive = self._timetable.at(self._iteration) if self._iteration else Directive("baseline")
+        trusted = not self._alone
+        ended = self._instruments.end(number, evaluation)
+        if self._instruments.failed:
+            self.stop(f"its GPU's events failed: {self._instruments.failed}")
+        counts = self.controller.counts
+        requests, late = counts.issued - self._counted.issued, counts.late_raises - self._counted.late_raises
+        self._counted = counts
+        kept = program if directive.phase == "baseline" else []  # the schedule is told from these
+        self._pending.append(_Pending(ended, self._iteration, directive, kept, trusted, requests, late))
+
+    def log(self, iteration: int, writer: object) -> None:
+        """Megatron's log interval: hand in what was recorded, and hear what comes next."""
+        if not self._exchanging:
+            return
+        try:
+            self._talk(iteration, writer)
+        except (RuntimeError, OSError) as error:  # the network, or a rank that has died: others will not come any more
+            self._exchanging = False
+            self.stop(f"the exchange between ranks failed ({error})")
+
+    def _talk(self, iteration: int, writer: object) -> None:
+        gathered = self._exchange.gather(self._batch())
+        replies: list[Directive] | None = None
+        if self._conductor is not None and gathered is not None:
+            replies = self._conducted(self._conductor, gathered, iteration, writer)
+        at_home = self._exchange.rank == self._exchange.home
+        nothing: list[Directive | None] = [None] * self._exchange.world_size
+        reply = self._exchange.scatter((replies or nothing) if at_home else None)
+        if reply is not None:
+            self._timetable.set_from(self._iteration + 1, reply)
+
+    def _conducted(self, conductor: Conductor, gathered: list[Batch], iteration: int, writer: object) -> list[Directive] | None:
+        """A defect of ours ends the plan, not the training: the other ranks wait for an answer."""
+        try:
+            replies = conductor.take(gathered, self._iteration + 1)
+            conductor.write(iteration, writer)
+            return replies
+        except Exception as error:  # noqa: BLE001 -- see above
+            conductor.failed(error)
+            return conductor.coordinator.directives
+
+    def _batch(self) -> Batch:
+        """What has happened since the last one. A defect of ours is told, and not raised while the others wait."""
+        ready = self._pending[: len(self._pending) - self._kept_back]
+        self._pending = self._pending[len(ready) :]
+        try:
+            records = self._instruments.records([pending.ended for pending in ready])
+            entries = [self._entry(pending, record) for pending, record in zip(ready, records, strict=True)]
+        except Exception as error:  # noqa: BLE001 -- see above
+            self.broken(f"an error in megatron-energy ({type(error).__name__}: {error})")
+            entries = []
+        return Batch(entries, self._once(self._broken), self._once(self._stale), self._once(self._stopped))
+
+    def _once(self, reason: str | None) -> str | None:
+        """The reason where it was not told before."""
+        if reason is None or reason in self._told:
+            return None
+        self._told.add(reason)
+        return reason
+
+    def _entry(self, pending: _Pending, record: RankIteration) -> Entry:
+        counted = dataclasses.replace(record, requests=pending.requests, late_raises=pending.late_raises)
+        kept = counted if self._is_wanted_in_full(pending) else thinned(counted)
+        return Entry(kept, pending.iteration, pending.program, pending.trusted and math.isfinite(record.end_s))
+
+    def _is_wanted_in_full(self, pending: _Pending) -> bool:
+        if pending.ended.evaluation or pending.directive.phase not in ("baseline", "sweep", "planned"):
+            return False
+        if pending.directive.phase == "planned":
+            count = self._in_full.get(pending.directive.plan_version, 0)
+            self._in_full[pending.directive.plan_version] = count + 1
+            return count < IN_FULL
+        return True
+
+    def close(self) -> None:
+        """The end of the run: the clock is given back first, and the home rank reports."""
+        self.controller.close()
+        self._hold.close()
+        self._instruments.close()
+        if self._conductor is not None:
+            report = self._conductor.reporter.finish()
+            if report is not None:
+                print_report(report)

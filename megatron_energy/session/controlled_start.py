@@ -1,0 +1,241 @@
+"""The start of a run on this host's GPUs: can clocks be controlled on all of them, how long do switches take, what is planned for."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from megatron_energy.errors import UserError
+from megatron_energy.gpus.actuators import Actuator, DryRunActuator
+from megatron_energy.gpus.controller import ClockController
+from megatron_energy.gpus.errors import GpuError
+from megatron_energy.gpus.events import EventSource
+from megatron_energy.gpus.issuer import Settings
+from megatron_energy.gpus.latency import IN_FORCE_S, LatencyProbe, SwitchingLatency, slowest
+from megatron_energy.gpus.library import is_emulated
+from megatron_energy.gpus.nvml import NvmlGpu
+from megatron_energy.gpus.sampler import GpuSampler
+from megatron_energy.planning.plan import load_plan
+from megatron_energy.session.actuation import SIGKILL_MEANS, Hold, Way, take
+from megatron_energy.session.clock_trace import TracedActuator
+from megatron_energy.session.conductor import Conductor
+from megatron_energy.session.controlled_session import ControlledSession
+from megatron_energy.session.coordinator import LOWEST_TRIED, UNPLANNED, Coordinator
+from megatron_energy.session.exchange import Exchange
+from megatron_energy.session.facts import JobFacts, RankFacts
+from megatron_energy.session.instruments import Instruments
+from megatron_energy.session.lead import measure_switching
+from megatron_energy.session.measured_session import MeasuredSession
+from megatron_energy.session.node import fullest_node, neighbours, open_turns
+from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.planner import Planner
+from megatron_energy.session.rank_records import Recording
+from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.timetable import Timetable, opening
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the Megatron layer knows of this rank's GPU.
+
+    Attributes:
+        events: on its stream of work.
+        kernel_time_s: runs a short compute-bound kernel and returns its duration in s; None: there is no such thing here.
+        settled_at_log: see :class:`~megatron_energy.session.controlled_session.ControlledSession`.
+    """
+
+    events: EventSource
+    kernel_time_s: Callable[[], float] | None = None
+    settled_at_log: bool = True
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What one rank can do, for the home rank."""
+
+    way: Way
+    uuid: str
+    gpu_name: str
+    clocks_mhz: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What the home rank decided. ``refused``: why clocks are not controlled; then the rest does not count."""
+
+    facts: JobFacts
+    refused: str = ""
+    clocks_mhz: tuple[int, ...] = ()
+
+
+def start(
+    options: EnergyOptions, facts: RankFacts, exchange: Exchange, gpu: NvmlGpu, work: Work, say: Say
+) -> ControlledSession | MeasuredSession:
+    """This rank's session. All ranks call it together.
+
+    Raises:
+        UserError: a GPU that cannot be measured, or a plan or profile that does not fit.
+    """
+    lost: list[str] = []
+    running: list[ControlledSession] = []
+
+    def on_lost(reason: str) -> None:
+        lost.append(reason)
+        for session in running:
+            session.stop(reason)
+
+    hold = _hold(options, gpu, on_lost)
+    terms, offers = _agree(exchange, facts, _offer(hold, gpu))
+    if terms.refused:
+        hold.close()
+        return MeasuredSession(options, facts, exchange, gpu, say, why_uncontrolled=terms.refused)
+    actuator: Actuator = hold.actuator if hold.actuator is not None else DryRunActuator()
+    latencies = _latencies(options, exchange, terms, gpu, actuator, work)
+    opened = _Opened(options, exchange, terms, gpu, work, say)
+    try:
+        conductor, lead_s = opened.home(offers, latencies)
+        session = opened.session(hold, actuator, _in_force_s(latencies[0]), lead_s, conductor)
+    except UserError:
+        hold.close()
+        raise
+    running.append(session)
+    for reason in lost:
+        session.stop(reason)
+    return session
+
+
+def _requests_nothing(options: EnergyOptions) -> bool:
+    """Whether no clock is ever asked for."""
+    return options.policy == "dry-run" or options.policy in UNPLANNED
+
+
+def _hold(options: EnergyOptions, gpu: NvmlGpu, on_lost: Callable[[str], None]) -> Hold:
+    return Hold(Way("none")) if _requests_nothing(options) else take(gpu, on_lost)
+
+
+def _offer(hold: Hold, gpu: NvmlGpu) -> _Offer:
+    try:
+        supported = gpu.supported_sm_clocks_mhz()
+    except GpuError as error:
+        return _Offer(Way("none", str(error)), gpu.uuid, "", ())
+    low, high = hold.way.clocks_mhz or (supported[-1], supported[0])
+    return _Offer(hold.way, gpu.uuid, gpu.name, tuple(mhz for mhz in supported if low <= mhz <= high))
+
+
+def _agree(exchange: Exchange, facts: RankFacts, offer: _Offer) -> tuple[_Terms, list[_Offer]]:
+    """The terms on all ranks, and what the ranks offered on the home rank."""
+    gathered, offers = exchange.gather(facts), exchange.gather(offer)
+    terms = None
+    if gathered is not None and offers is not None:
+        job = JobFacts(tuple(gathered))
+        common = set(offers[0].clocks_mhz).intersection(*(o.clocks_mhz for o in offers))
+        terms = _Terms(job, _refusal(offers, common), tuple(sorted(common, reverse=True)))
+    agreed: _Terms = exchange.scatter([terms] * exchange.world_size if terms is not None else None)
+    return agreed, offers or []
+
+
+def _refusal(offers: Sequence[_Offer], common: set[int]) -> str:
+    """Why clocks are not controlled: all ranks can, or none does, as a profile is learned from all of them."""
+    for rank, offer in enumerate(offers):
+        if offer.way.reason:
+            return f"rank {rank}: {offer.way.reason}"
+    if len({offer.uuid for offer in offers}) < len(offers):
+        return "several ranks share a GPU, whose clock can follow only one of them"
+    if len([mhz for mhz in common if mhz >= LOWEST_TRIED * max(common)]) < 2:
+        return "the GPUs have no two clocks in common"
+    return ""
+
+
+def _latencies(
+    options: EnergyOptions, exchange: Exchange, terms: _Terms, gpu: NvmlGpu, actuator: Actuator, work: Work
+) -> list[SwitchingLatency | str]:
+    """This rank's switching latency, and on the home rank those of all ranks; or why it is not known."""
+    if _requests_nothing(options):
+        return ["nothing is requested, so nothing was measured"]
+    top_mhz = terms.clocks_mhz[0]
+    lower_mhz = min(terms.clocks_mhz, key=lambda mhz: abs(mhz - LOWEST_TRIED * top_mhz))
+    mine = measure_switching(
+        lambda: LatencyProbe(actuator, gpu, (top_mhz, lower_mhz), work.kernel_time_s),
+        exchange,
+        neighbours(terms.facts, exchange.rank).index(exchange.rank),
+        fullest_node(terms.facts),
+    )
+    return [mine, *(exchange.gather(mine) or [])]
+
+
+def _in_force_s(latency: SwitchingLatency | str) -> float:
+    return IN_FORCE_S if isinstance(latency, str) else latency.in_force_s
+
+
+class _Opened:
+    """The rest of the start, once clocks can be controlled."""
+
+    def __init__(self, options: EnergyOptions, exchange: Exchange, terms: _Terms, gpu: NvmlGpu, work: Work, say: Say) -> None:
+        self._options, self._exchange, self._terms = options, exchange, terms
+        self._gpu, self._work, self._say = gpu, work, say
+
+    def home(self, offers: Sequence[_Offer], latencies: Sequence[SwitchingLatency | str]) -> tuple[Conductor | None, float]:
+        """The conductor on the home rank, and the lead in s on all; a mistake that shows only there is raised on every rank."""
+        conductor: Conductor | None = None
+        told: tuple[float, str | None] | None = None
+        if self._exchange.rank == self._exchange.home:
+            lead_s = self._lead_s(latencies[1:])
+            try:
+                conductor, told = self._conductor(offers, lead_s), (lead_s, None)
+            except UserError as error:
+                told = (lead_s, str(error))
+        lead_s, mistake = self._exchange.scatter([told] * self._exchange.world_size if told is not None else None)
+        if mistake is not None:
+            raise UserError(mistake)
+        return conductor, lead_s
+
+    def _lead_s(self, latencies: Sequence[SwitchingLatency | str]) -> float:
+        """Of the slowest GPU of the job; of a given plan where that was made for less."""
+        failed = [latency for latency in latencies if isinstance(latency, str)]
+        known = [latency for latency in latencies if isinstance(latency, SwitchingLatency)]
+        if failed:
+            self._say(f"the latency of clock switches is not known on {len(failed)} GPUs: {failed[0]}")
+        lead_s = slowest(known).lead_s if known else 0.0
+        if known:
+            self._say(
+                f"clock switches: {1e3 * slowest(known).call_s.median_s:.1f} ms alone, raises are requested {1e3 * lead_s:.0f} ms early"
+                + (" (emulated GPUs)" if is_emulated() else "")
+            )
+        plan_s = load_plan(self._options.plan).lead_s if self._options.plan is not None else lead_s
+        if plan_s < lead_s:
+            self._say(f"the plan requests raises {1e3 * plan_s:.0f} ms early only: some may come late")
+        return min(plan_s, lead_s)
+
+    def _conductor(self, offers: Sequence[_Offer], lead_s: float) -> Conductor:
+        options, facts, clocks_mhz = self._options, self._terms.facts, self._terms.clocks_mhz
+        planner = Planner(options, facts, clocks_mhz, lead_s, offers[0].gpu_name, self._say)
+        planner.check()
+        coordinator = Coordinator(options, facts, planner, clocks_mhz, self._say)
+        emulated = "emulated " if is_emulated() else ""
+        reporter = Reporter(options, facts, coordinator.findings, f"{facts.world_size} {emulated}{offers[0].gpu_name}", self._say)
+        timetables = [Timetable(opening(options, clocks_mhz)) for _ in facts.ranks]
+        ways = SIGKILL_MEANS[offers[0].way.kind] if not _requests_nothing(options) else "clocks are not changed"
+        self._say(f"{facts.world_size} {emulated}GPUs: {ways}")
+        return Conductor(coordinator, timetables, facts, [offer.uuid for offer in offers], reporter)
+
+    def session(self, hold: Hold, actuator: Actuator, in_force_s: float, lead_s: float, conductor: Conductor | None) -> ControlledSession:
+        """Start this rank's thread and instruments."""
+        traced, sampler = TracedActuator(actuator), GpuSampler(self._gpu)
+        recording = Recording(self._exchange.rank, time.time() - time.monotonic(), is_emulated())
+        turns = open_turns(self._exchange, self._terms.facts)
+        try:
+            sampler.open()
+            instruments = Instruments(sampler, traced, self._work.events, recording, self._terms.clocks_mhz[0], in_force_s)
+        except GpuError as error:
+            raise UserError(f"cannot measure the GPU of rank {self._exchange.rank}: {error}") from error
+        stopped: list[Callable[[str], None]] = []
+        settings = Settings(lead_s=lead_s, in_force_s=in_force_s)
+        controller = ClockController(
+            traced, self._work.events, settings, readings=self._gpu, turns=turns, on_stop=lambda why: stopped[0](why)
+        )
+        timetable = Timetable(opening(self._options, self._terms.clocks_mhz))
+        session = ControlledSession(self._exchange, hold, controller, instruments, timetable, conductor, self._work.settled_at_log)
+        stopped.append(session.stop)
+        controller.start()
+        return session

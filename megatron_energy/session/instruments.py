@@ -1,0 +1,102 @@
+"""What watches one GPU during a controlled run: marks in its work, samples of its counter, a trace of its clock calls."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from megatron_energy.gpus.errors import GpuError
+from megatron_energy.gpus.events import EventSource
+from megatron_energy.gpus.sampler import GpuSampler
+from megatron_energy.records.iteration import RankIteration
+from megatron_energy.session.clock_trace import ClockTrace, TracedActuator
+from megatron_energy.session.directive import TransitionPoint
+from megatron_energy.session.marks import Mark, Marks
+from megatron_energy.session.rank_records import Observed, Recording
+
+KEPT_S = 2.0
+"""Samples and calls older than this before the last record's end are not needed any more."""
+
+
+class Ended(NamedTuple):
+    """An iteration that the host is done with; the GPU may not be. ``host_s``: when the host was."""
+
+    number: int
+    evaluation: bool
+    marks: list[Mark]
+    host_s: float
+
+
+class Instruments:
+    """Makes records of iterations, some time after they ended.
+
+    Args:
+        sampler: of the GPU; opened and closed here.
+        actuator: through which all clocks are changed.
+        events: of the GPU's work.
+        recording: whose records they are.
+        top_mhz: what the GPU runs at by its own choice.
+        in_force_s: from the end of a call until the clock is in force.
+        clock: host time in s, monotonic, that of the events too.
+
+    Raises GpuError when no events can be made.
+    """
+
+    def __init__(
+        self,
+        sampler: GpuSampler,
+        actuator: TracedActuator,
+        events: EventSource,
+        recording: Recording,
+        top_mhz: int,
+        in_force_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sampler, self._actuator, self._recording = sampler, actuator, recording
+        self._top_mhz, self._in_force_s, self._clock = top_mhz, in_force_s, clock
+        self._marks = Marks(events)
+        self._previous_end_s: float | None = None
+
+    @property
+    def failed(self) -> str:
+        """Why nothing can be recorded any more; empty while all is well."""
+        return self._marks.failed
+
+    def mark(self, point: TransitionPoint) -> None:
+        """A point of Megatron's schedule is being enqueued. Never raises, never waits."""
+        self._marks.mark(point)
+
+    def end(self, number: int, evaluation: bool) -> Ended:
+        """The host is done with an iteration."""
+        return Ended(number, evaluation, self._marks.end(), self._clock())
+
+    def records(self, ended: list[Ended]) -> list[RankIteration]:
+        """Records of iterations, in order; the host has waited for the GPU since the last of them ended."""
+        samples = self._sampler.samples()
+        seen = Observed(samples, ClockTrace(self._actuator.changes(), samples, self._top_mhz, self._in_force_s))
+        records = [self._record(iteration, seen) for iteration in ended]
+        if self._previous_end_s is not None:
+            self._sampler.forget_before(self._previous_end_s - KEPT_S)
+            self._actuator.forget_before(self._previous_end_s - KEPT_S)
+        return records
+
+    def _record(self, ended: Ended, seen: Observed) -> RankIteration:
+        try:
+            timed = self._marks.times(ended.marks)
+        except GpuError as error:
+            self._marks.failed = str(error)
+            timed = None
+        before_s = self._previous_end_s
+        if timed is None:  # the host's time is all there is
+            self._previous_end_s, epoch_s = ended.host_s, self._recording.epoch_s
+            begin_s = ended.host_s if before_s is None else before_s
+            return RankIteration(
+                self._recording.rank, ended.number, begin_s + epoch_s, ended.host_s + epoch_s, math.nan,
+                evaluation=ended.evaluation, emulated=self._recording.emulated,
+            )  # fmt: skip
+        self._previous_end_s = timed.end_s
+        return self._recording.record(ended.number, ended.evaluation, timed, before_s, seen)
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._sampler.close()
