@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from megatron_energy.errors import UserError
 from megatron_energy.megatron.flags import add_flags
@@ -137,10 +137,10 @@ def prepare(argv: Sequence[str]) -> Launch:
 
         cpu.install(force=launch.force_cpu)
     elif launch.options.active:
-        _require_torch()
-        import torch
+        from megatron_energy.megatron import cpu
 
-        if not torch.cuda.is_available():
+        _require_torch()
+        if not cpu.has_cuda():
             raise UserError(NO_CUDA)
     return launch
 
@@ -187,8 +187,9 @@ def _run_here(launch: Launch) -> int:
     except UserError as error:
         return _tell(error)
     except Exception:
-        torch: Any = sys.modules.get("torch")
-        if launch.cpu or torch is None or torch.cuda.is_available():
+        from megatron_energy.megatron import cpu
+
+        if launch.cpu or "torch" not in sys.modules or cpu.has_cuda():
             raise
         sys.excepthook(*sys.exc_info())
         print(f"error: {NO_CUDA}", file=sys.stderr)

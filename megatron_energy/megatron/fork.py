@@ -135,8 +135,8 @@ class _Group:
 
     @contextlib.contextmanager
     def forwarded_signals(self) -> Iterator[None]:
-        """Stop signals go to the ranks; those that are ignored (nohup) stay ignored."""
-        wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        """Stop signals go to the ranks. SIGHUP stays ignored under nohup; SIGINT does not: background jobs of scripts ignore it."""
+        wanted = [number for number in STOP_SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, self.forward) for number in wanted}
         try:
             yield
@@ -242,7 +242,7 @@ def _child(group: _Group, local: int, main: Callable[[], None]) -> None:
     stopping = Stopping()
     stopping.install(instead_of=group.forward)
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the parent alone, which forwards it
-    _die_with_parent()
+    die_with_parent()
     _be_ended_before_the_parent()
     os.environ.update(group.ranks.environment(local))
     log = group.ranks.log(local)
@@ -287,7 +287,7 @@ def exit_status(main: Callable[[], None]) -> int:
     return 0
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel for SIGTERM when the parent dies, even by SIGKILL."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 

@@ -30,6 +30,13 @@ def installed() -> bool:
     return _state["installed"]
 
 
+def has_cuda() -> bool:
+    """Whether torch finds a CUDA device, or the shims that stand for one."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def install(force: bool = False) -> None:
     """Make torch and Megatron run on CPU and gloo in this process and its forks. Call it before Megatron is imported.
 
@@ -55,12 +62,13 @@ def install(force: bool = False) -> None:
         )
     if not hasattr(typing, "override"):  # Python < 3.12; megatron-core >= 0.18 imports it
         replace(typing, override=_override)
-    from megatron_energy.megatron.cpu import cuda_names, gloo, megatron_fixes, tensors, triton_stub
+    from megatron_energy.megatron.cpu import cuda_names, gloo, helpers, megatron_fixes, tensors, triton_stub
 
     triton_stub.install()
     tensors.install()
     cuda_names.install()
     gloo.install()
+    helpers.install()
     megatron_fixes.install()
     torch.set_num_threads(1)
     _state["installed"] = True
