@@ -121,7 +121,7 @@ set_up_environment() {
     is_there torch || pip_install "$TORCH_REQUIREMENT (another build: MEGATRON_ENERGY_TORCH)" "$TORCH_REQUIREMENT"
     install_megatron_core
     case $kind in
-        run) pip_install "megatron-energy" --editable "$ROOT" packaging pyyaml tensorboard ;;
+        run) pip_install "megatron-energy" --editable "$ROOT" packaging psutil pyyaml tensorboard ;;
         test) pip_install "megatron-energy and its checkers" --editable "$ROOT[dev]" packaging ;;
         *) die "set_up_environment: no kind $kind: use run or test" ;;
     esac
