@@ -7,6 +7,7 @@ parsed arguments to the exit status. A user's mistake ends in one line on stderr
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -36,13 +37,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
+    """Entry point; returns the exit status: 2 after a mistake of the user's, 130 after Ctrl-C."""
     try:
         args = build_parser().parse_args(argv)
         return int(args.handler(args))
     except UserError as error:
         print(f"megatron-energy: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # what a shell reports for SIGPIPE

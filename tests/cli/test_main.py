@@ -5,6 +5,8 @@ import sys
 import pytest
 
 from megatron_energy import __version__
+from megatron_energy.cli import doctor_report
+from megatron_energy.cli.main import main
 from tests.cli.offline import Shell
 from tests.source_tree import ROOT
 
@@ -32,3 +34,12 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     with os.fdopen(write, "wb") as closed:
         done = subprocess.run(command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_ctrl_c_shows_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor_report, "collect", interrupt)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr() == ("", "")
