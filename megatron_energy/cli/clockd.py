@@ -26,7 +26,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     release = actions.add_parser("release", help="end leases of your user, those of other processes too (root: of anyone)")
     restore = actions.add_parser("restore", help="end leases and restore GPUs (root); works without a running daemon as well")
     for action in (release, restore):
-        action.add_argument("--gpu", action="append", metavar="UUID", help="one GPU; may be given several times (default: all there are)")
+        action.add_argument("--gpu", action="append", metavar="GPUS", help="UUIDs or Slurm's numbers, with commas (default: all there are)")
     _add_file_options(run)
     _add_file_options(restore)
     for action in (status, release):
@@ -54,7 +54,7 @@ def _restore(args: argparse.Namespace) -> int:
     from megatron_energy.clockd.client import ClockdClient
     from megatron_energy.clockd.errors import ClockdError, Unavailable
 
-    uuids = None if args.gpu is None else tuple(args.gpu)
+    uuids = command.uuids_of(args.gpu)
     try:
         with ClockdClient.connect(args.socket) as clockd:
             answer = clockd.restore(uuids)
@@ -69,7 +69,7 @@ def _restore(args: argparse.Namespace) -> int:
 def _release(args: argparse.Namespace) -> int:
     from megatron_energy.clockd import command
 
-    answer = _ask(args.socket, "evict", gpus=args.gpu)
+    answer = _ask(args.socket, "evict", gpus=command.uuids_of(args.gpu))
     for uuid in answer["released"]:
         print(f"{uuid} released")
     if not answer["released"]:

@@ -2,14 +2,40 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from megatron_energy.clockd.daemon import Daemon, Options, restore_without_daemon
+from megatron_energy.clockd.hardware import all_hardware, unambiguous_numbers
 from megatron_energy.clockd.rules import load
+from megatron_energy.errors import UserError
 
 
 def options_from(args: argparse.Namespace) -> Options:
     """The options of :func:`megatron_energy.clockd.options.add_file_options`."""
     return Options(args.rules, args.socket, args.state_dir, args.audit_log)
+
+
+def uuids_of(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """UUIDs of what ``--gpu`` names: UUIDs, or numbers as Slurm gives them to its Prolog (SLURM_JOB_GPUS), separated by commas.
+
+    NVML is loaded only where there is a number.
+
+    Raises UserError: no such number, or NVML's indices and the minor numbers differ here, so that a number may mean either.
+    """
+    if names is None:
+        return None
+    words = [word for name in names for word in name.split(",") if word]
+    if not any(word.isdecimal() for word in words):
+        return tuple(words)
+    numbers = unambiguous_numbers(all_hardware().values())
+    if numbers is None:
+        raise UserError(
+            "indices and minor numbers of GPUs differ on this host: name GPUs by UUID (`megatron-energy doctor` shows them)"
+        )
+    unknown = [word for word in words if word.isdecimal() and int(word) not in numbers]
+    if unknown:
+        raise UserError(f"no GPU {unknown[0]} on this host: run `megatron-energy doctor` for those there are")
+    return tuple(numbers[int(word)] if word.isdecimal() else word for word in words)
 
 
 def run(options: Options, check: bool = False) -> int:

@@ -20,6 +20,7 @@ from megatron_energy.megatron.runtime_protocol import Requests
 from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.records.steps import Program
 from megatron_energy.session.facts import RankFacts
+from megatron_energy.session.gpu_freq import refuse_gpu_freq
 from megatron_energy.session.options import EnergyOptions
 
 MEASURING = ("measure",)
@@ -154,9 +155,10 @@ def check(options: EnergyOptions) -> None:
     """What can be refused before anything is started.
 
     Raises:
-        UserError: no NVML, a policy that this device cannot run, an unknown GPU or model, a file that cannot be read, a RUN_DIR that
-            cannot be written.
+        UserError: no NVML, a policy that this device cannot run, clocks set by Slurm too, an unknown GPU or model, a file that cannot
+            be read, a RUN_DIR that cannot be written.
     """
+    refuse_gpu_freq(options.policy, os.environ)
     _check_files(options)
     if options.device == "emulated":
         return

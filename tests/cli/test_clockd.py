@@ -1,13 +1,27 @@
 import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from megatron_energy.cli import clockd
+from megatron_energy.clockd import command
 from megatron_energy.errors import UserError
 from tests.clockd.host import EVERYTHING, Host
+
+
+@dataclass
+class Numbered:
+    """A GPU with its two numbers."""
+
+    uuid: str
+    index: int
+    minor: int
+
+    def minor_number(self) -> int:
+        return self.minor
 
 
 @pytest.fixture
@@ -60,6 +74,19 @@ def test_release_and_restore(host: Host, capsys: pytest.CaptureFixture[str]) -> 
     ]
     with pytest.raises(UserError, match="your user holds none of these GPUs"):
         run("release", "--gpu", host.uuids[1], "--socket", str(host.socket))
+
+
+def test_gpus_may_be_named_by_slurms_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command.uuids_of(None) is None
+    assert command.uuids_of(["GPU-a,GPU-b", "GPU-c"]) == ("GPU-a", "GPU-b", "GPU-c")  # NVML is not needed
+    gpus = {name: Numbered(name, index, index) for index, name in enumerate(("GPU-a", "GPU-b"))}
+    monkeypatch.setattr(command, "all_hardware", lambda: gpus)
+    assert command.uuids_of(["1,0", "GPU-c"]) == ("GPU-b", "GPU-a", "GPU-c")
+    with pytest.raises(UserError, match="no GPU 2 on this host"):
+        command.uuids_of(["1,2"])
+    gpus["GPU-a"].minor = 3
+    with pytest.raises(UserError, match="differ on this host: name GPUs by UUID"):
+        command.uuids_of(["1"])
 
 
 def test_rules_are_checked_without_running(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
