@@ -13,7 +13,7 @@ kind=run
 system=false
 for option in "$@"; do
     case $option in
-        --test) kind=test ;;
+        --test) kind="test" ;;
         --system) system=true ;;
         *) die "no option $option: use --test and --system" ;;
     esac

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # The Python environment that the scripts work in. Needs messages.sh; ROOT is the top of the repository.
 #
 # set_up_environment KIND [ALLOW_SYSTEM] leaves its interpreter in PYTHON. Environment, the first of:
@@ -122,7 +123,7 @@ set_up_environment() {
     install_megatron_core
     case $kind in
         run) pip_install "megatron-energy" --editable "$ROOT" packaging psutil pyyaml tensorboard ;;
-        test) pip_install "megatron-energy and its checkers" --editable "$ROOT[dev]" packaging ;;
+        test) pip_install "megatron-energy and its checkers" --editable "${ROOT}[dev]" packaging ;;
         *) die "set_up_environment: no kind $kind: use run or test" ;;
     esac
     fingerprint "$kind" >"$stamp"

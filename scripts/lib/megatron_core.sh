@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # megatron-core for the environment, and further versions beside it for the tests. Needs messages.sh and environment.sh.
 
 MEGATRON_CORE_VERSION=0.19.2

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # How these scripts talk: one line for what goes on, one line for what went wrong and what to do.
 
 # say TEXT...: one line of progress.
