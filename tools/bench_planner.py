@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import venv
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.schedule import P2P_MODES, P2pMode, Schedule
 from megatron_energy.planning.frontier import frontier
 from megatron_energy.planning.operations import per_operation
+from megatron_energy.planning.policies import solve
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.scale import solved_program
 from megatron_energy.profiles.files import load_profile
@@ -34,9 +36,11 @@ from megatron_energy.profiles.profile import Profile
 from megatron_energy.profiles.tables import build_tables
 
 LOWTIME = "lowtime==0.3.0"
-UNIT_S = 0.001  # lowtime's unit of time in Perseus' published runs
+UNIT_S = 0.001
+"""lowtime's unit of time in Perseus' published runs, on profiles at a tenth of their size: with ``--profile-scale 10`` it is 10 ms."""
 AGAINST = ("4x8", "8x8", "8x32")
 GROWTH = ("8x1x8", "8x1x32", "8x1x128", "8x1x512", "4x2x16", "8x2x16", "16x2x16", "8x2x64", "8x4x64", "16x4x64", "16x4x128")
+SWITCHES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +85,11 @@ def problem_of(given: Input, case: Case, profile: Profile, microbatches: int | N
     return Problem(graph, build_tables(graph, profile, case.chunks), given.blocking_w)
 
 
-def ours(given: Input, case: Case, points: int) -> dict[str, Any]:
-    """Bound, a clock per operation, and (with ``points``) the frontier; CPU seconds of each."""
+def ours(given: Input, case: Case, points: int, switches: int) -> dict[str, Any]:
+    """Bound and a clock per operation; with ``points`` the frontier, with ``switches`` a plan with so few; CPU seconds of each.
+
+    Without ``switches`` memory is measured before anything else is done.
+    """
     schedule = Schedule(case.stages, case.microbatches, case.chunks, p2p=case.p2p)
     profile = stages_of(load_profile(given.profile, given.scale), case.stages)
     begin_s = time.process_time()
@@ -92,17 +99,20 @@ def ours(given: Input, case: Case, points: int) -> dict[str, Any]:
     bound_s = time.process_time()
     plan = problem.evaluate(per_operation(problem, bound))
     plan_s = time.process_time()
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = {
         "operations": sum(vertex.kind != "join" for vertex in problem.graph.vertices),
         "bound_s": bound_s - begin_s,
         "plan_s": plan_s - begin_s,
-        "peak_mib": peak_mib,
         "gap_percent": 100 * bound.gap_j / problem.baseline_energy_j,
         "bound_percent": problem.saved_percent(bound.energy_j),
         "saved_percent": plan.saved_percent,
         "slowdown_percent": plan.slowdown_percent,
     }
+    if switches:
+        few = problem.evaluate(solve(problem, "segments", max_switches=switches, found=bound).clocks)
+        found |= {"segments_s": time.process_time() - plan_s, "segments_percent": few.saved_percent}
+        found["slowdown_percent"] = max(plan.slowdown_percent, few.slowdown_percent)
+    found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if points:
         frontier_s = time.process_time()
         found["points"] = len(frontier(problem, points, program=program).points)
@@ -110,9 +120,9 @@ def ours(given: Input, case: Case, points: int) -> dict[str, Any]:
     return found
 
 
-def in_a_process(given: Input, case: Case, points: int = 0) -> dict[str, Any]:
+def in_a_process(given: Input, case: Case, points: int = 0, switches: int = 0) -> dict[str, Any]:
     """:func:`ours` where nothing else has used memory."""
-    job = json.dumps([dataclasses.asdict(given), dataclasses.asdict(case), points])
+    job = json.dumps([dataclasses.asdict(given), dataclasses.asdict(case), points, switches])
     done = subprocess.run([sys.executable, __file__, "--one", job], check=True, capture_output=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -135,7 +145,7 @@ def lowtime(python: str, given: Input, case: Case, limit_s: float) -> dict[str, 
     clocks_mhz = problem.tables.clock_mhz
     job = {
         "blocking_w": given.blocking_w,
-        "unit_s": UNIT_S,
+        "unit_s": UNIT_S * given.scale,
         "limit_s": limit_s,
         "kinds": [np.column_stack([clocks_mhz, *row.reshape(2, -1)]).tolist() for row in kinds],
         "operations": kind_of.ravel().tolist(),
@@ -154,53 +164,49 @@ def lowtime(python: str, given: Input, case: Case, limit_s: float) -> dict[str, 
     return found
 
 
-def header(*columns: str) -> list[str]:
-    """First lines of a table."""
-    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+def compared(given: Input, case: Case, python: str, limit_s: float) -> dict[str, str]:
+    """Time, plan and memory of lowtime, then ours (bound and a clock per operation), and how many times as long it takes."""
+    theirs, mine = lowtime(python, given, case, limit_s), in_a_process(given, case, 50)
+    more = "> " if theirs["state"] == "stopped" else ""
+    saving = theirs["state"]
+    if "saved_percent" in theirs:
+        saving = f"{theirs['saved_percent']:.2f}% at {theirs['slowdown_percent']:+.2f}% ({theirs['claimed_percent']:+.2f}%)"
+    return {
+        "lowtime, s": f"{more}{theirs['solve_s']:.1f}",
+        "saving at slowdown (claimed)": saving,
+        "MiB": f"{theirs['peak_mib']:.0f}",
+        "ours, s": f"{mine['plan_s']:.2f}",
+        "saving at slowdown": f"{mine['saved_percent']:.2f}% at {mine['slowdown_percent']:+.2f}%",
+        "bound": f"{mine['bound_percent']:.2f}%",
+        "our MiB": f"{mine['peak_mib']:.0f}",
+        "50 points, s": f"{mine['frontier_s']:.1f}",
+        "ratio": f"{more}{theirs['solve_s'] / mine['plan_s']:.0f}",
+    }
 
 
-def against_lowtime(given: Input, cases: list[Case], python: str, limit_s: float) -> list[str]:
-    """The comparison: lowtime's time, plan and memory, then ours (bound and a clock per operation), and how many times as long it takes."""
-    lines = header(
-        "S, M",
-        "lowtime, s",
-        "saving at slowdown (claimed)",
-        "MiB",
-        "ours, s",
-        "saving at slowdown",
-        "bound",
-        "MiB",
-        "50 points, s",
-        "ratio",
-    )
-    for case in cases:
-        theirs, mine = lowtime(python, given, case, limit_s), in_a_process(given, case, 50)
-        stopped = theirs["state"] == "stopped"
-        saving = theirs["state"]
-        if "saved_percent" in theirs:
-            saving = f"{theirs['saved_percent']:.2f}% at {theirs['slowdown_percent']:+.2f}% ({theirs['claimed_percent']:+.2f}%)"
-        more = "> " if stopped else ""
-        lines.append(
-            f"| {case.stages}, {case.microbatches} | {more}{theirs['solve_s']:.1f} | {saving} | {theirs['peak_mib']:.0f} "
-            f"| {mine['plan_s']:.2f} | {mine['saved_percent']:.2f}% at {mine['slowdown_percent']:+.2f}% | {mine['bound_percent']:.2f}% "
-            f"| {mine['peak_mib']:.0f} | {mine['frontier_s']:.1f} | {more}{theirs['solve_s'] / mine['plan_s']:.0f} |"
-        )
-        print(lines[-1], file=sys.stderr)
-    return lines
+def growth(given: Input, case: Case) -> dict[str, str]:
+    """CPU seconds, savings and memory of one job: the bound, a clock per operation, few switches."""
+    found = in_a_process(given, case, switches=SWITCHES)
+    return {
+        "operations": f"{found['operations']:,}",
+        "bound, s": f"{found['bound_s']:.2f}",
+        "bound": f"{found['bound_percent']:.2f}%",
+        "proven gap": f"{found['gap_percent']:.0e}%",
+        "per operation, s": f"{found['plan_s'] - found['bound_s']:.2f}",
+        "saving": f"{found['saved_percent']:.2f}%",
+        f"{SWITCHES} switches, s": f"{found['segments_s']:.1f}",
+        "share of the bound": f"{100 * found['segments_percent'] / found['bound_percent']:.1f}%",
+        "slowdown": f"{found['slowdown_percent'] + 0.0:.3f}%",
+        "MiB": f"{found['peak_mib']:.0f}",
+    }
 
 
-def growth(given: Input, cases: list[Case]) -> list[str]:
-    """How time and memory grow: the bound, then a clock per operation."""
-    lines = header("S, V, M", "operations", "bound, s", "bound", "proven gap", "plan, s", "its saving", "MiB")
-    for case in cases:
-        found = in_a_process(given, case)
-        sizes = f"{case.stages}, {case.chunks}, {case.microbatches}"
-        lines.append(
-            f"| {sizes} | {found['operations']:,} | {found['bound_s']:.2f} | {found['bound_percent']:.2f}% | {found['gap_percent']:.0e}% "
-            f"| {found['plan_s'] - found['bound_s']:.2f} | {found['saved_percent']:.2f}% | {found['peak_mib']:.0f} |"
-        )
-        print(lines[-1], file=sys.stderr)
-    return lines
+def table(first: str, rows: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Lines of a Markdown table; all rows have the same columns."""
+    columns = list(next(iter(rows.values()), {}))
+    lines = [[first, *columns], *([name, *cells.values()] for name, cells in rows.items())]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def case_of(text: str, p2p: P2pMode) -> Case:
@@ -225,17 +231,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.one:
-        given, case, points = json.loads(args.one)
-        print(json.dumps(ours(Input(**given), Case(**case), points)))
+        given, case, points, switches = json.loads(args.one)
+        print(json.dumps(ours(Input(**given), Case(**case), points, switches)))
         return
     if args.profile is None:
         parser.error("--profile is required")
     given = Input(args.profile, args.profile_scale, args.blocking_power)
-    lines = growth(given, [case_of(text, args.p2p) for text in args.growth])
     if args.scratch is not None:
         python = lowtime_python(args.scratch)
-        lines = [*against_lowtime(given, [case_of(text, "ideal") for text in args.against], python, args.limit), "", *lines]
-    print("\n".join(lines))
+        against = {name: compared(given, case_of(name, "ideal"), python, args.limit) for name in args.against}
+        print("\n".join(table("S x M", against)), end="\n\n", flush=True)
+    print("\n".join(table("S x V x M", {name: growth(given, case_of(name, args.p2p)) for name in args.growth})))
 
 
 if __name__ == "__main__":

@@ -125,17 +125,16 @@ class Row:
     bound_percent: float
     plan: Plan
 
-    def __str__(self) -> str:
-        cells = [f"{saved:.2f} at {slowdown + 0.0:+.2f}" for saved, slowdown in (self.healthy, self.per_stage, self.per_gpu)]
-        gained = self.per_gpu[0] - self.per_stage[0]
-        lists, switches = len(self.plan.units), self.plan.switches_max
-        return f"| {self.name} | {self.plan.gpus} | {' | '.join(cells)} | {gained:+.2f} | {self.bound_percent:.2f} | {lists} | {switches} |"
+    @property
+    def cells(self) -> dict[str, str]:
+        """As the table has them."""
+        saved = [f"{saved:.2f} at {slowdown + 0.0:+.2f}" for saved, slowdown in (self.healthy, self.per_stage, self.per_gpu)]
+        gained = f"{self.per_gpu[0] - self.per_stage[0]:+.2f}"
+        bound, lists, switches = f"{self.bound_percent:.2f}", f"{len(self.plan.units)}", f"{self.plan.switches_max}"
+        return dict(zip(COLUMNS, (f"{self.plan.gpus}", *saved, gained, bound, lists, switches), strict=True))
 
 
-HEAD = (
-    "| job | GPUs | as if healthy | one per stage | per GPU | gained, points | bound | lists of clocks | switches, most |",
-    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-)
+COLUMNS = ("GPUs", "as if healthy", "one per stage", "per GPU", "gained, points", "bound", "lists of clocks", "switches, most")
 
 
 def evaluate(case: Case, job: Job, max_switches: int, effort: str = "default") -> Row:
@@ -168,11 +167,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         print("Saved % at slowdown %. " + ("Figures are emulated." if options.workload == "catalog" else "Replayed on published profiles."))
         print()
-        print("\n".join(HEAD), flush=True)
+        print(f"| job | {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * len(COLUMNS)}", flush=True)
         for case in CASES:
             published = options.workload == "published"
             job = published_job(options.microbatches) if published else catalog_job(case, options.stages, 2, options.microbatches)
-            print(evaluate(case, job, options.max_switches, options.effort), flush=True)
+            row = evaluate(case, job, options.max_switches, options.effort)
+            print(f"| {' | '.join([case.name, *row.cells.values()])} |", flush=True)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -10,7 +10,6 @@ are points of the baseline's energy, mean and worst.
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -125,23 +124,22 @@ def lost_points(problem: Problem, policy: str, shape: str, max_switches: int | N
     return 100 * (energy_of(problem, clocks) - optimum_j(problem, shape, max_switches)) / problem.baseline_energy_j
 
 
-def table(problems: int) -> Iterator[str]:
-    """Lines of the table."""
-    columns = ["bound below optimum", "operations", *(f"segments ({k})" for k in SWITCHES), "stages", "uniform"]
-    yield "| pipeline | plans | " + " | ".join(columns) + " |"
-    yield "| --- | ---: | " + " | ".join("---:" for _ in columns) + " |"
-    for shape in SHAPES:
-        lost: dict[str, list[float]] = {column: [] for column in columns}
-        for seed in range(problems):
-            problem = small_problem(shape, seed, slowdown=0.05 * (seed % 2))
-            gap_j = optimum_j(problem, shape) - bound(problem).energy_j
-            lost[columns[0]].append(100 * gap_j / problem.baseline_energy_j)
-            for policy in ("operations", "stages", "uniform"):
-                lost[policy].append(lost_points(problem, policy, shape))
-            for k in SWITCHES:
-                lost[f"segments ({k})"].append(lost_points(problem, "segments", shape, k))
-        cells = [f"{np.mean(values):.3f} / {max(values):.3f}" for values in lost.values()]
-        yield f"| {shape} | {len(every_plan(shape)):,} | " + " | ".join(cells) + " |"
+COLUMNS = ("plans", "bound below optimum", "operations", *(f"segments ({k})" for k in SWITCHES), "roles", "stages", "uniform")
+
+
+def row(shape: str, problems: int) -> dict[str, str]:
+    """Cells of one pipeline: mean and worst of so many problems."""
+    lost: dict[str, list[float]] = {column: [] for column in COLUMNS[1:]}
+    for seed in range(problems):
+        problem = small_problem(shape, seed, slowdown=0.05 * (seed % 2))
+        gap_j = optimum_j(problem, shape) - bound(problem).energy_j
+        lost[COLUMNS[1]].append(100 * gap_j / problem.baseline_energy_j)
+        for policy in ("operations", "roles", "stages", "uniform"):
+            lost[policy].append(lost_points(problem, policy, shape))
+        for k in SWITCHES:
+            lost[f"segments ({k})"].append(lost_points(problem, "segments", shape, k))
+    cells = {column: f"{np.mean(values):.3f} / {max(values):.3f}" for column, values in lost.items()}
+    return {COLUMNS[0]: f"{len(every_plan(shape)):,}", **cells}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -149,8 +147,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=50, help="random problems per row (default: 50)")
     options = parser.parse_args(arguments)
-    for line in table(options.problems):
-        print(line, flush=True)
+    print(f"| pipeline | {' | '.join(COLUMNS)} |")
+    print(f"| --- |{' ---: |' * len(COLUMNS)}")
+    for shape in SHAPES:
+        print(f"| {' | '.join([shape, *row(shape, options.problems).values()])} |", flush=True)
     return 0
 
 

@@ -1,98 +1,121 @@
-"""The planner and its replay on published profiles and measured runs: Markdown tables.
+"""The planner on published measured profiles and runs: Markdown tables, printed or kept on a page.
 
-    MEGATRON_ENERGY_DATA=FOLDER python tools/evaluate_published.py [--tables replay ...]
+    MEGATRON_ENERGY_DATA=FOLDER python tools/evaluate_published.py --table bounds segments [--write docs/evaluation.md]
+        [--case "GPT-3 V2 M16" "Bloom ideal"] [--column "K 8"] [--missing] [--effort high]
 
-``replay``: 190 measured runs. With each run's own measured operation times, how far is the replayed iteration time from the measured one
-(the rest is neither forward nor backward: transfers, optimizer, data loading)? And with curves fitted on a third of the runs, how far
-are the ratios to the runs at the highest clock, which is what a plan promises, on the other two thirds?
+With --write the cells that were computed replace those between the table's markers on the page, one row after the other: a long table can
+be done in parts (--case, --column), in several processes, or go on after an interruption (--missing). Nothing else on the page changes.
 """
 
 import argparse
-import os
+import fcntl
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
-from measured_runs import Runs, every_third, load_runs, predict
+from evaluate_baselines import BASELINES, ENVPIPE, ENVPIPE_WARMUP, FRONTIER_FILES
+from evaluate_bounds import BOUNDS, IDEAL_IN_MODES, OPERATIONS
+from evaluate_others import GROUPS, OPTIMUM
+from evaluate_scale import FRONTIER, LOWTIME, SPEED
+from evaluate_switches import LIMITS, SEGMENTS, STRAGGLERS
+from evaluation import Request, Sheet, Update
+from evaluation_page import Table, replace_section, section
+from measured_table import MEASURED
+from published import data_folder
 
 from megatron_energy.errors import UserError
-from megatron_energy.pipeline.graph import FloatArray
+
+SHEETS: Mapping[str, Sheet] = {
+    "bounds": BOUNDS,
+    "ideal-in-modes": IDEAL_IN_MODES,
+    "operations": OPERATIONS,
+    "segments": SEGMENTS,
+    "limits": LIMITS,
+    "straggler": STRAGGLERS,
+    "frontier-files": FRONTIER_FILES,
+    "baselines": BASELINES,
+    "envpipe": ENVPIPE,
+    "envpipe-warmup": ENVPIPE_WARMUP,
+    "optimum": OPTIMUM,
+    "groups": GROUPS,
+    "frontier": FRONTIER,
+    "speed": SPEED,
+    "lowtime": LOWTIME,
+    "measured": MEASURED,
+}
+"""The tables."""
 
 
-def median_and_worst(errors: FloatArray) -> tuple[float, float]:
-    """(median, the one furthest from zero) of errors in percent, signs kept."""
-    return float(np.median(errors)), float(errors[np.abs(errors).argmax()])
+def on_page(page: Path, name: str) -> Table:
+    """A table as the page has it."""
+    table = SHEETS[name].empty()
+    table.read(section(page, name).splitlines())
+    return table
 
 
-def replay_errors(runs: Runs) -> FloatArray:
-    """(R,) percent by which the replay of measured operation times differs from the measured iteration time."""
-    return np.asarray(100 * (runs.replayed_s(runs.time_s) / runs.iteration_s - 1), dtype=np.float64)
+def put_on_page(page: Path, name: str, update: Update) -> None:
+    """Replace cells of one row; several processes may do so at a time."""
+    with _alone(page):
+        table = on_page(page, name)
+        table.put(*update)
+        table.sort(SHEETS[name].order)
+        replace_section(page, name, "\n".join(table.lines()) + "\n")
 
 
-def ratio_errors(runs: Runs) -> tuple[FloatArray, FloatArray]:
-    """Percent by which predicted (time, energy) ratios to the highest clock are off, runs that no curve was fitted on, absolute."""
-    fitted = every_third(runs)
-    found = predict(runs, fitted)
-    pairs = ((found.iteration_s, runs.iteration_s), (found.energy_j, runs.energy_j.sum(axis=1)))
-    time, energy = (np.abs(100 * (runs.ratio(ours) / runs.ratio(measured) - 1))[~fitted] for ours, measured in pairs)
-    return np.asarray(time, dtype=np.float64), np.asarray(energy, dtype=np.float64)
+@contextmanager
+def _alone(page: Path) -> Iterator[None]:
+    with page.open(encoding="utf-8") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
-def replay_table(folder: Path) -> Iterator[str]:
-    """Lines of the table on measured runs."""
-    columns = (
-        "model",
-        "runs",
-        "replayed against measured time: median, worst, spread",
-        "fitted on, tested on",
-        "time ratio off: median, worst",
-        "energy ratio off: median, worst",
-        "slowest / fastest run",
-        "least / most energy",
+def evaluate(name: str, options: argparse.Namespace) -> Table:
+    """Compute a table, or those of its cells that are wanted."""
+    sheet = SHEETS[name]
+    page: Path | None = options.write
+    request = Request(
+        folder=data_folder(),
+        known=sheet.empty() if page is None else on_page(page, name),
+        words=options.case,
+        missing=options.missing,
+        columns=options.column,
+        effort=options.effort,
+        scratch=options.scratch,
+        limit_s=options.limit,
     )
-    yield f"| {' | '.join(columns)} |"
-    yield f"| --- |{' ---: |' * (len(columns) - 1)}"
-    for runs in load_runs(folder):
-        errors = replay_errors(runs)
-        median, worst = median_and_worst(errors)
-        time, energy = ratio_errors(runs)
-        energies_j = runs.energy_j.sum(axis=1)
-        tested = len(time)
-        cells = [
-            runs.model,
-            f"{len(errors)}",
-            f"{median:+.2f}%, {worst:+.2f}%, {errors.std():.2f}%",
-            f"{len(errors) - tested}, {tested}",
-            *(f"{np.median(part):.2f}%, {part.max():.2f}%" for part in (time, energy)),
-            f"{runs.iteration_s.max() / runs.iteration_s.min():.3f}",
-            f"{energies_j.min() / energies_j.max():.3f}",
-        ]
-        yield f"| {' | '.join(cells)} |"
+    table = sheet.empty()
+    for update in sheet.fill(request):
+        table.put(*update)
+        if page is not None:
+            put_on_page(page, name, update)
+            print(f"{name}: {' '.join(update[0])}: {dict(update[1])}", file=sys.stderr, flush=True)
+    table.sort(sheet.order)
+    return table
 
 
-TABLES: Mapping[str, Callable[[Path], Iterator[str]]] = {"replay": replay_table}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print the tables."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print or write the tables; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", nargs="+", choices=tuple(TABLES), default=list(TABLES), help="which tables (default: all)")
+    parser.add_argument("--table", nargs="+", choices=tuple(SHEETS), required=True, help="which tables")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put them between their markers on this page")
+    parser.add_argument("--case", nargs="+", default=(), metavar="WORDS", help="only rows that have all of these words, or all of those")
+    parser.add_argument("--column", nargs="+", default=(), metavar="NAME", help="only these columns, where cells are computed one by one")
+    parser.add_argument("--missing", action="store_true", help="only cells that the page does not have yet")
+    parser.add_argument("--effort", choices=("default", "high"), default="default", help="of searches (default: default)")
+    parser.add_argument("--limit", type=float, default=60.0, metavar="S", help="seconds for a proof or another solver (default: 60)")
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="of lowtime: where its environment is or is to be made")
     options = parser.parse_args(arguments)
-    folder = os.environ.get("MEGATRON_ENERGY_DATA")
-    if not folder:
-        print("error: set MEGATRON_ENERGY_DATA to the folder with the published profiles", file=sys.stderr)
+    try:
+        for name in options.table:
+            table = evaluate(name, options)
+            if options.write is None:
+                print("\n".join(table.lines()), end="\n\n", flush=True)
+    except (OSError, UserError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    for name in options.tables:
-        try:
-            for line in TABLES[name](Path(folder)):
-                print(line, flush=True)
-        except (OSError, UserError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        print()
     return 0
 
 

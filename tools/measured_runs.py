@@ -23,6 +23,7 @@ from megatron_energy.pipeline.replay import makespans
 from megatron_energy.pipeline.schedule import Schedule
 
 FILE = "perseus_sosp24/measured_plans_a100.jsonl.gz"
+MODELS = ("bert-huge-uncased", "bloom-3b", "gpt3-xl", "t5-3b", "wide-resnet101_8")
 STAGES = 4
 HIGHEST_MHZ = 1410
 CAPS_MHZ = range(1050, HIGHEST_MHZ + 1, 15)

@@ -47,12 +47,17 @@ def test_cases(bench: ModuleType) -> None:
 
 
 def test_our_figures(bench: ModuleType, profile: str) -> None:
-    found = bench.ours(bench.Input(profile, 1.0, 100.0), bench.Case(2, 1, 2, "ideal"), 20)
+    found = bench.ours(bench.Input(profile, 1.0, 100.0), bench.Case(2, 1, 2, "ideal"), 20, 8)
     assert found["operations"] == OPERATIONS
     assert found["saved_percent"] == pytest.approx(100 * 330 / 4200)
     assert found["bound_percent"] == pytest.approx(100 * 330 / 4200)
     assert (found["slowdown_percent"], found["points"]) == (0.0, 10)
     assert 0 <= found["bound_s"] <= found["plan_s"]
+    assert found["segments_percent"] == pytest.approx(100 * 330 / 4200)
+
+
+def test_without_switches_nothing_is_searched_for(bench: ModuleType, profile: str) -> None:
+    assert "segments_s" not in bench.ours(bench.Input(profile, 1.0, 100.0), bench.Case(2, 1, 2, "ideal"), 0, 0)
 
 
 @pytest.mark.parametrize(("mhz", "saved_percent", "slowdown_percent"), [(1400, 0.0, 0.0), (1000, 10.0, 50.0)])
@@ -79,10 +84,10 @@ def test_tables(bench: ModuleType, profile: str, tmp_path: Path, capsys: pytest.
     bench.main([*options, str(tmp_path / "scratch")])
     against, growth = capsys.readouterr().out.strip().split("\n\n")
     row = [cell.strip() for cell in against.splitlines()[2].split("|")[1:-1]]
-    assert row[:4] == ["2, 2", "> 6.0", "0.00% at +0.00% (+0.00%)", "50"]
+    assert row[:4] == ["2x2", "> 6.0", "0.00% at +0.00% (+0.00%)", "50"]
     assert row[5:7] == ["7.86% at +0.00%", "7.86%"]
     assert row[-1].startswith("> ")
-    assert growth.splitlines()[2].startswith("| 2, 1, 2 | 8 |")
+    assert growth.splitlines()[2].startswith("| 2x1x2 | 8 |")
     for table in (against, growth):
         assert len({line.count("|") for line in table.splitlines()}) == 1
 

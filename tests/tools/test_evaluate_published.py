@@ -1,88 +1,77 @@
-"""Replay against measured runs: the tool, and where it finds what in the data."""
+"""The evaluation's command line, and tables of cases small enough to compute here."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.tools.loading import load_tool
 
-measured_runs = load_tool("measured_runs")
 published = load_tool("evaluate_published")
+evaluation = load_tool("evaluation")
 
 
-@pytest.fixture(scope="module")
-def runs(data_dir: Path) -> dict[str, object]:
-    return {found.model: found for found in measured_runs.load_runs(data_dir)}
-
-
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("microbatches", [24, 128])
-def test_operations_stand_in_their_order(stage: int, microbatches: int) -> None:
-    """Plain 1F1B: so many forwards, then a forward and a backward in turn, then the rest of the backwards."""
-    forward, backward = (places.tolist() for places in measured_runs.instruction_places(stage, microbatches))
-    found = sorted([(at, "F", m) for m, at in enumerate(forward)] + [(at, "B", m) for m, at in enumerate(backward)])
-    warmup = 3 - stage
-    order = [("F", m) for m in range(warmup)]
-    for m in range(microbatches - warmup):
-        order += [("F", warmup + m), ("B", m)]
-    order += [("B", m) for m in range(microbatches - warmup, microbatches)]
-    assert [(kind, m) for _, kind, m in found] == order
-    assert len({at for at, _, _ in found}) == 2 * microbatches
-
-
-def unexplained(runs: object, stage: int, kind: str, clocks_of: str) -> float:
-    """Mean relative error of times that a curve over the clocks of ``clocks_of`` gives."""
-    everything = np.ones(len(runs.iteration_s), dtype=bool)
-    time_s = runs.time_s[:, runs.members(stage, kind)[1:-1]]
-    found, _ = measured_runs._fit_times(time_s, runs.clock_mhz[:, runs.members(stage, clocks_of)[1:-1]], everything)
-    return float(np.abs(found / time_s - 1).mean())
-
-
-@pytest.mark.parametrize("model", ["bert-huge-uncased", "bloom-3b", "gpt3-xl", "t5-3b", "wide-resnet101_8"])
-def test_clocks_explain_the_measured_times(runs: dict[str, object], model: str) -> None:
-    """The clocks read for forwards explain the times of forwards better than those of backwards do, and the reverse; 0.5% is left."""
-    for stage in range(4):
-        for kind, other in (("forward", "backward"), ("backward", "forward")):
-            own = unexplained(runs[model], stage, kind, kind)
-            assert own < 0.005
-            assert own < unexplained(runs[model], stage, kind, other) + 0.0002  # some plans give both the same clock
-
-
-def test_replay_of_measured_times_is_a_little_short_and_by_nearly_the_same_in_all_runs(runs: dict[str, object]) -> None:
-    """What is missing is neither forward nor backward; figures in percent of the measured iteration."""
-    medians = {model: float(np.median(published.replay_errors(found))) for model, found in runs.items()}
-    expected = {"bert-huge-uncased": -6.4, "bloom-3b": -1.7, "gpt3-xl": -1.5, "t5-3b": -4.8, "wide-resnet101_8": -2.7}
-    assert medians == pytest.approx(expected, abs=0.1)
-    assert max(published.replay_errors(found).std() for found in runs.values()) < 1.0
-    assert published.replay_errors(runs["gpt3-xl"]).std() < 0.05
-    assert sum(len(found.iteration_s) for found in runs.values()) == 190
-
-
-def test_ratios_of_runs_that_were_not_fitted_are_right(runs: dict[str, object]) -> None:
-    """Runs differ by 9 to 11% in time and by 11 to 16% in energy."""
-    for model in ("bert-huge-uncased", "gpt3-xl", "t5-3b"):
-        time, energy = published.ratio_errors(runs[model])
-        assert np.median(time) < 0.3
-        assert time.max() < 0.8
-        assert np.median(energy) < 0.5
-        assert energy.max() < 1.1
-
-
-def test_the_third_that_is_fitted_is_spread_over_the_times(runs: dict[str, object]) -> None:
-    found = runs["t5-3b"]
-    fitted = measured_runs.every_third(found)
-    assert fitted.sum() == 14
-    assert found.iteration_s[fitted].min() == found.iteration_s.min()
+def write_page(folder: Path, *names: str) -> Path:
+    page = folder / "page.md"
+    page.write_text("\n".join(f"<!-- table: {name} -->\n<!-- end: {name} -->" for name in names), encoding="utf-8")
+    return page
 
 
 def test_the_folder_has_to_be_given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("MEGATRON_ENERGY_DATA", raising=False)
-    assert published.main([]) == 2
+    assert published.main(["--table", "bounds"]) == 2
     assert "set MEGATRON_ENERGY_DATA" in capsys.readouterr().err
 
 
 def test_a_folder_without_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("MEGATRON_ENERGY_DATA", str(tmp_path))
-    assert published.main(["--tables", "replay"]) == 2
+    assert published.main(["--table", "measured"]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_part_of_a_table_is_written_and_the_rest_kept(data_dir: Path, tmp_path: Path) -> None:
+    page = write_page(tmp_path, "bounds", "operations")
+    assert published.main(["--table", "operations", "--case", "GPT-3 M12", "--write", str(page)]) == 0
+    assert published.main(["--table", "operations", "--case", "Bloom M12", "--write", str(page)]) == 0
+    table = published.on_page(page, "operations")
+    assert list(table.cells) == [("GPT-3 V1 M12",), ("Bloom V1 M12",)]
+    assert all(row["slowdown, most"] == "0.000%" for row in table.cells.values())
+    assert published.on_page(page, "bounds").cells == {}
+
+
+def request(known: object, **settings: object) -> object:
+    return evaluation.Request(Path(), known, **settings)
+
+
+def test_which_cells_are_wanted() -> None:
+    known = published.SHEETS["segments"].empty()
+    key = ("GPT-3 V2 M16", "overlap")
+    known.put(key, {"K 8": "95.00 (18 s)"})
+    assert request(known).wants(key, "K 8")
+    assert not request(known, missing=True).wants(key, "K 8")
+    assert request(known, missing=True).wants(key, "K 4")
+    assert request(known, words=["V2 M16"]).wants(key, "K 8")
+    assert request(known, words=["Bloom", "GPT-3 overlap"]).wants(key, "K 8")
+    assert not request(known, words=["GPT-3 M1"]).wants(key, "K 8")
+    assert not request(known, columns=["K 4"]).wants(key, "K 8")
+    assert not request(known, missing=True, columns=["K 8"]).wants_row(key)
+
+
+def test_a_plan_for_ideal_transfers_is_late_with_real_ones(data_dir: Path) -> None:
+    sheet = published.SHEETS["ideal-in-modes"]
+    ((key, row),) = sheet.fill(evaluation.Request(data_dir, sheet.empty(), words=["GPT-3 V2 M16"]))
+    assert key == ("GPT-3 V2 M16",)
+    late = {mode: float(row[mode].split("+")[1].rstrip("%")) for mode in ("overlap", "overlap-wait", "batched")}
+    assert late["overlap"] == pytest.approx(1.4, abs=0.3)
+    assert late["overlap-wait"] == pytest.approx(8, abs=1)
+    assert late["batched"] == pytest.approx(13.5, abs=1)
+    assert row["ideal"].endswith("at 0.00%")
+
+
+def test_published_frontiers_promise_what_cannot_be(data_dir: Path) -> None:
+    """Their times are rounded down, so that some points are below the least energy that any plan needs."""
+    sheet = published.SHEETS["frontier-files"]
+    ((_, row),) = sheet.fill(evaluation.Request(data_dir, sheet.empty(), words=["GPT-3 M12"]))
+    assert (int(row["points"]), int(row["faster than possible"])) == (64, 2)
+    assert int(row["below the bound"]) > 0
+    assert float(row["claimed at the 1.2x straggler"]) == pytest.approx(26.0, abs=0.1)
+    assert float(row["bound there"]) == pytest.approx(27.39, abs=0.01)

@@ -1,0 +1,92 @@
+"""Tables of plans with few switches: their share of the bound, and what is proven of any plan with so few switches."""
+
+import time
+from collections.abc import Iterator
+
+from evaluate_bounds import STRAGGLER, solved
+from evaluation import Request, Sheet, Update, keys_of
+from published import PLAIN, SEARCH_CASES
+
+from megatron_energy.errors import UserError
+from megatron_energy.planning.bound import Bound, bound
+from megatron_energy.planning.policies import solve
+from megatron_energy.planning.problem import Evaluation, Problem
+from megatron_energy.planning.segments import Effort, few_switches
+from megatron_energy.planning.sequences import clocked_vertices, count_switches
+
+SWITCHES = (2, 3, 4, 6, 8, 12)
+COLUMNS = tuple(f"K {switches}" for switches in SWITCHES)
+DEFAULT_SWITCHES = 8
+ROWS = [keys_of(case, mode) for case in SEARCH_CASES for mode in case.modes]
+
+
+def searched(problem: Problem, found: Bound, switches: int, effort: str) -> Evaluation:
+    """A plan with few switches, once it has been checked.
+
+    Raises:
+        UserError: it is late or switches too often; a fault of the planner.
+    """
+    clocks = solve(problem, "segments", max_switches=switches, effort=effort, found=found).clocks
+    plan = problem.evaluate(clocks)
+    most = max(count_switches(clocks[member]) for member in clocked_vertices(problem))
+    if most > switches or plan.slowdown_percent > 0:
+        raise UserError(f"a plan for {switches} switches has {most} and takes {plan.slowdown_percent}% longer: report this as a bug")
+    return plan
+
+
+def _segments(request: Request) -> Iterator[Update]:
+    for column, switches in sorted(zip(COLUMNS, SWITCHES, strict=True), key=lambda pair: pair[1] not in (DEFAULT_SWITCHES, 4)):
+        for case in SEARCH_CASES:
+            for mode in case.modes:
+                key = keys_of(case, mode)
+                if not request.wants(key, column):
+                    continue
+                problem, found = solved(request.folder, case, mode)
+                begin_s = time.perf_counter()
+                plan = searched(problem, found, switches, request.effort)
+                share = 100 * plan.saved_percent / problem.saved_percent(found.energy_j)
+                yield key, {column: f"{share:.2f} ({time.perf_counter() - begin_s:.0f} s)"}
+
+
+SEGMENTS = Sheet(("case", "p2p"), COLUMNS, ROWS, _segments)
+
+
+def _limits(request: Request) -> Iterator[Update]:
+    effort = Effort(rounds=1, time_s=10.0, proof_rounds=400, proof_s=request.limit_s)
+    for column, switches in sorted(zip(COLUMNS, SWITCHES, strict=True), key=lambda pair: pair[1] not in (DEFAULT_SWITCHES, 4)):
+        for case in SEARCH_CASES:
+            for mode in case.modes:
+                key = keys_of(case, mode)
+                if not request.wants(key, column):
+                    continue
+                problem, found = solved(request.folder, case, mode)
+                least_j = few_switches(problem, found, switches, effort).limit_energy_j
+                assert least_j is not None
+                yield key, {column: f"{100 * problem.saved_percent(least_j) / problem.saved_percent(found.energy_j):.2f}"}
+
+
+LIMITS = Sheet(("case", "p2p"), COLUMNS, ROWS, _limits)
+
+
+def _straggler(request: Request) -> Iterator[Update]:
+    for case in PLAIN:
+        key = keys_of(case)
+        if not request.wants_row(key):
+            continue
+        problem = case.problem(request.folder, straggler=STRAGGLER)
+        found, begin_s = bound(problem), time.perf_counter()
+        plan = searched(problem, found, DEFAULT_SWITCHES, request.effort)
+        least = problem.saved_percent(found.energy_j)
+        yield (
+            key,
+            {
+                "bound": f"{least:.2f}",
+                "proof": f"{100 * found.gap_j / problem.baseline_energy_j:.0e}",
+                "segments, K 8": f"{plan.saved_percent:.2f}",
+                "share of the bound": f"{100 * plan.saved_percent / least:.2f}",
+                "s": f"{time.perf_counter() - begin_s:.0f}",
+            },
+        )
+
+
+STRAGGLERS = Sheet(("case",), ("bound", "proof", "segments, K 8", "share of the bound", "s"), [keys_of(case) for case in PLAIN], _straggler)
