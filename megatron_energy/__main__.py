@@ -2,7 +2,9 @@
 
 import sys
 
-from megatron_energy.cli.main import main
-
 if __name__ == "__main__":
+    try:
+        from megatron_energy.cli.main import main
+    except KeyboardInterrupt:  # so early that nothing has been started
+        sys.exit(130)
     sys.exit(main())

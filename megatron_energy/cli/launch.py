@@ -17,6 +17,7 @@ from typing import NoReturn
 from megatron_energy.errors import UserError
 from megatron_energy.megatron.flags import add_flags
 from megatron_energy.megatron.folders import require_writable
+from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.session.options import EnergyOptions, split_arguments
 
 USAGE = "python -m megatron_energy.run [--nproc N] SCRIPT.py ARGS... [--energy-policy POLICY ...]"
@@ -150,11 +151,12 @@ def _require_torch() -> None:
         raise UserError("torch is not installed in this Python environment: install it (scripts/setup.sh does), or activate another")
 
 
-def _fork(launch: Launch, nproc: int) -> int:
+def _fork(launch: Launch, nproc: int, stopping: Stopping) -> int:
     from megatron_energy.megatron import fork, preload
 
     tensorboard = launch.options.active or launch.options.tensorboard_dir is not None
     preload.preload(launch.script, tensorboard)
+    stopping.check()
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "0"))
     if launch.nnodes == 1:
         address, port = "127.0.0.1", fork.free_port()
@@ -204,12 +206,17 @@ def _tell(error: UserError) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point: prints a user's mistake as one line and returns 2; 130 after Ctrl-C before the script has started."""
+    stopping = Stopping()
+    stopping.install(instead_of=signal.default_int_handler)
     try:
         launch = prepare(sys.argv[1:] if argv is None else argv)
         if launch.nproc is not None:
-            return _fork(launch, launch.nproc)
+            return _fork(launch, launch.nproc, stopping)
+        stopping.check()
     except UserError as error:
         return _tell(error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    finally:
+        stopping.remove()
     return _run_here(launch)

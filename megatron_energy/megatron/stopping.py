@@ -29,7 +29,18 @@ class Stopping:
         for number in STOP_SIGNALS:
             if signal.getsignal(number) == instead_of:
                 signal.signal(number, self._handle)
-        os.register_at_fork(after_in_child=self._remove)
+        os.register_at_fork(after_in_child=self.remove)
+
+    def remove(self) -> None:
+        """Back to Python's own handlers: processes that the script forks (data loaders) have no session, signals end them at once."""
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    def check(self) -> None:
+        """Raise again for a signal that has come: imports in a bare ``except`` swallow what its handler raised."""
+        if self.number is not None:
+            self._raise(self.number)
 
     def exit_status(self, otherwise: int) -> int:
         """128 + n if signal n has come, else ``otherwise``."""
@@ -40,12 +51,10 @@ class Stopping:
             self.number = number
         if self.closing:
             return
+        self._raise(number)
+
+    @staticmethod
+    def _raise(number: int) -> None:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
-
-    def _remove(self) -> None:
-        """Processes that the script forks (data loaders) have no session: signals end them at once."""
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) == self._handle:
-                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -1,5 +1,6 @@
 """The launcher's command line."""
 
+import contextlib
 import errno
 import signal
 import tempfile
@@ -12,6 +13,7 @@ from megatron_energy.cli import launch as launcher
 from megatron_energy.errors import UserError
 from megatron_energy.megatron.folders import require_writable
 from megatron_energy.megatron.preload import imported_modules
+from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.session.options import FLAGS
 from tests.megatron.launching import launch, needs_megatron
 
@@ -123,6 +125,18 @@ def test_ctrl_c_before_the_script_runs_shows_no_traceback(
     assert capsys.readouterr() == ("", "")
 
 
+def test_ctrl_c_that_an_import_swallows_is_not_lost(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def swallow(argv: Sequence[str]) -> launcher.Launch:
+        with contextlib.suppress(BaseException):  # as `try: import apex; except: ...` does
+            signal.raise_signal(signal.SIGINT)
+        return launcher.parse(argv)
+
+    monkeypatch.setattr(launcher, "prepare", swallow)
+    before = signal.getsignal(signal.SIGINT)
+    assert launcher.main([str(script)]) == 130
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 @needs_megatron
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this host has an NVIDIA driver")
 @pytest.mark.parametrize(("flags", "status"), [([], 1), (["--energy-device", "emulated"], 2)])
@@ -222,7 +236,7 @@ def test_run_directory_holds_the_logs_when_a_policy_is_active(script: Path, monk
     monkeypatch.setattr(runtime, "check", lambda options: None)
     measured = ["--energy-policy", "measure", "--energy-dir", str(tmp_path / "here")]
     for words in ([str(script), *measured], [str(script)], ["--logs", str(tmp_path / "own"), str(script)]):
-        assert launcher._fork(launcher.parse(["--nproc", "2", *words]), 2) == 0
+        assert launcher._fork(launcher.parse(["--nproc", "2", *words]), 2, Stopping()) == 0
     active, plain, own = (ranks.logs for ranks in seen)
     assert active == tmp_path / "here" / "logs"
     assert own == tmp_path / "own"
