@@ -14,20 +14,19 @@ from megatron_energy.profiles.profile import Profile
 from megatron_energy.records.iteration import RankIteration, job_time_s
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
+from megatron_energy.session.baseline import BaselineWindows
+from megatron_energy.session.control import Control
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.guarded import Guarded, Limits
 from megatron_energy.session.learning import LearningError, learn_profile, transfer_time_s
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.planner import Planner
+from megatron_energy.session.signals import QUIET, Signals
 
 ITERATIONS_PER_CLOCK = 2
 """Of the sweep: see :data:`megatron_energy.session.learning.Series`."""
-
-
-GUARD_TOLERANCE = 0.005
-GUARD_ITERATIONS = 3
-"""So many iterations in a row that are longer than the plan's deadline by more than the tolerance end the plan."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,13 @@ class IterationData:
     Attributes:
         records, programs: what every rank did.
         after_evaluation: an evaluation came right before; see :func:`~megatron_energy.records.iteration.job_time_s`.
+        signals: what else is known of its clocks.
     """
 
     records: list[RankIteration]
     programs: list[Program]
     after_evaluation: bool = False
+    signals: Signals = QUIET
 
     @property
     def time_s(self) -> float:
@@ -67,6 +68,7 @@ class Findings:
     """What the run has found out so far; written by the course, read by reports."""
 
     baseline: list[IterationData] = field(default_factory=list)
+    windows: BaselineWindows = field(default_factory=BaselineWindows)  # the baseline in the course of the run
     profile: Profile | None = None
     planned: PlannedRun | None = None
     off_reason: str | None = None  # why clocks stay at maximum, where they do
@@ -98,16 +100,25 @@ class Coordinator:
         self.say = say
         self.findings = Findings()
         self._evaluated = False  # since the last iteration
+        self._control = Control(options.run_dir, say)
+        self._held: Directive | None = None  # while the live switch keeps the job at maximum clocks; the course waits
         self._course = self._run()
         self._next = next(self._course)
 
     @property
     def directives(self) -> list[Directive]:
         """By rank, for the next iteration."""
-        return self._next if isinstance(self._next, list) else [self._next] * self.facts.world_size
+        following = self._next if self._held is None else self._held
+        return following if isinstance(following, list) else [following] * self.facts.world_size
 
     def advance(self, data: IterationData) -> None:
-        """Take in a training iteration and decide about the next one.
+        """Take in a training iteration and decide about the next one."""
+        if self._held is None:
+            self._take_in(data)
+        self._look_at_control()
+
+    def _take_in(self, data: IterationData) -> None:
+        """The next step of the course.
 
         An iteration right after an evaluation is not like the others (:func:`~megatron_energy.records.iteration.job_time_s`), so it
         is no evidence for or against a plan.
@@ -124,9 +135,27 @@ class Coordinator:
     def interrupted(self) -> None:
         """An evaluation ran, at clocks of its own: the clock that the plan begins with has to be requested again."""
         self._evaluated = True
+        if self._held is None:
+            self._activate_again()
+
+    def _activate_again(self) -> None:
         planned = self.findings.planned
         if planned is not None and self.directives[0].phase == "planned":
             self._next = [planned.activation(rank) for rank in range(self.facts.world_size)]
+
+    def _look_at_control(self) -> None:
+        """The live switch: all ranks go to maximum clocks, or back, in the next iteration."""
+        dropped = self._control.dropped() and self.options.policy not in (*UNPLANNED, "dry-run")
+        if dropped and self._held is None:
+            self._held = constant_clock("maximum", 0)
+            self.say(f"dropped to maximum clocks by {self._control.path}; to go on: megatron-energy resume {self.options.run_dir}")
+        elif dropped:
+            self._held = Directive("maximum")
+        elif self._held is not None:
+            self._held = None
+            self._activate_again()
+            off = self.findings.off_reason
+            self.say("resumed" if off is None else f"resumed, but at maximum clocks: {off}")
 
     def drop(self, reason: str, *, comparable: bool = True) -> None:
         """Give the clocks back for the rest of the run; said once, whatever else goes wrong later.
@@ -164,8 +193,8 @@ class Coordinator:
             self.say("dry run: the plan is computed and logged, no clock is requested")
             yield constant_clock("measure", 0)  # the sweep's last clock is given back
             yield from self._forever(Directive("measure"))
-        yield [planned.activation(rank) for rank in range(self.facts.world_size)]
-        yield from self._guarded([planned.directive(rank) for rank in range(self.facts.world_size)])
+        limits = Limits(self.options.slowdown, self.options.recheck)
+        yield from Guarded(planned, self._safer, self.findings, limits, self.facts.world_size, self.say).course()
 
     def _plan(self) -> Generator[Directive | list[Directive], IterationData, PlannedRun]:
         last = self.findings.baseline[-1]
@@ -187,17 +216,8 @@ class Coordinator:
         self.findings.profile = profile
         return self.planner.plan(schedule, profile)
 
-    def _guarded(self, directives: list[Directive]) -> Course:
-        """Run under the plan as long as it keeps what it promises."""
-        baseline_s = self.findings.baseline_time_s or math.inf
-        latest_s = baseline_s * (1 + self.options.slowdown) * (1 + GUARD_TOLERANCE)
-        late: list[float] = []
-        while len(late) < GUARD_ITERATIONS:
-            data = yield directives
-            late = [*late, data.time_s] if data.time_s > latest_s else []
-        yield from self._maximum(
-            f"{GUARD_ITERATIONS} iterations in a row under the plan took {100 * (min(late) / baseline_s - 1):.2f}% longer than the baseline"
-        )
+    def _safer(self, planned: PlannedRun) -> PlannedRun | None:
+        return self.planner.safer(planned, self.findings.profile)
 
     def _collect(self, phase: Phase, count: int) -> Generator[Directive, IterationData, list[IterationData]]:
         seen = []

@@ -17,8 +17,10 @@ from megatron_energy.session.emulated import Advance, EmulatedDevice, create_nod
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.planner import Planner
 from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.signals import signals_of
 from megatron_energy.session.summaries import summarise
 
 
@@ -51,7 +53,7 @@ class Home:
         title = f"{options.emulated_model or 'model in training'} on {facts.world_size} emulated {gpu.name}"
         self.reporter = Reporter(options, facts, self.coordinator.findings, title, say)
         self.advances = self._reached()
-        self._plan_written = False
+        self._written: PlannedRun | None = None
         self._stuck = False
 
     def settle(self, recorded: Sequence[Recorded], iteration: int, evaluation: bool) -> IterationData | None:
@@ -72,8 +74,9 @@ class Home:
             self.coordinator.interrupted()
         elif data is not None and not (broken or stale):
             self.coordinator.advance(data)
-        if not self._plan_written and self.coordinator.findings.planned is not None:
-            self._plan_written = True
+        planned = self.coordinator.findings.planned
+        if planned is not None and planned is not self._written:  # the guard may put another one in force
+            self._written = planned
             self.reporter.plan_made()
         return data
 
@@ -81,7 +84,8 @@ class Home:
         if self._stuck:
             return None
         try:
-            data = IterationData(self.settler.settle(programs, iteration, evaluation), programs)
+            records = self.settler.settle(programs, iteration, evaluation)
+            data = IterationData(records, programs, signals=signals_of(records))
         except SettleError as error:  # the simulator stopped half-way and is of no use from here on
             self._stuck = True
             self.coordinator.drop(f"{error} (no figures from here on)")

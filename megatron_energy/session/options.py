@@ -39,6 +39,7 @@ class EnergyOptions:
         directory: RUN_DIR, as given.
         baseline_iterations: iterations measured with untouched clocks before anything is planned.
         sweep_clocks: clocks tried to learn the profile.
+        recheck: iterations under the plan between two measurements of the baseline; 0: only where iterations look too long.
         tensorboard_dir: Megatron's --tensorboard-dir, where it was given.
         log_energy: whether Megatron's own --log-energy was given.
     """
@@ -57,6 +58,7 @@ class EnergyOptions:
     directory: str | None = None
     baseline_iterations: int = 3
     sweep_clocks: int = 8
+    recheck: int = 500
     tensorboard_dir: str | None = None
     log_energy: bool = False
 
@@ -154,6 +156,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("dir", "directory", str, "a directory", "where run records go (default: <tensorboard-dir>/energy, else ./energy)"),
     Flag("baseline-iterations", "baseline_iterations", _whole(1), "a whole number >= 1", "iterations measured before anything is planned"),
     Flag("sweep-clocks", "sweep_clocks", _whole(2), "a whole number >= 2", "clocks tried to learn the profile"),
+    Flag(
+        "recheck",
+        "recheck",
+        _whole(0),
+        "a whole number >= 0",
+        "iterations under the plan between two measurements of the baseline (0: only where iterations look too long)",
+    ),
 )
 
 _BY_OPTION = {flag.option: flag for flag in FLAGS}

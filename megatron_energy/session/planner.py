@@ -24,6 +24,7 @@ from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.learning import with_transfer_time
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
+from megatron_energy.session.safer import safer_plan
 from megatron_energy.session.trust import check_baseline, fitted_transfer_s
 
 Provenance = dict[str, str | float | bool]
@@ -202,6 +203,18 @@ class Planner:
         )
         self.say(f"plan made in {plan.solve_s:.1f} s: {_expectation(plan)}{self._unexplained}")
         return PlannedRun(plan, self.facts.stage_of_rank)
+
+    def safer(self, planned: PlannedRun, profile: Profile | None) -> PlannedRun | None:
+        """A more careful version of a plan that costs more time than it promised; None where there is none.
+
+        Args:
+            planned: made by :meth:`plan`, or given.
+            profile: it was made from; None: a given plan, of which nothing more is known.
+        """
+        if profile is None:
+            return None
+        plan = safer_plan(self._problem(planned.plan.schedule, profile), planned.plan)
+        return None if plan is None else PlannedRun(plan, self.facts.stage_of_rank, planned.version + 1)
 
     def _check_top_clock(self, profile: Profile) -> None:
         """A baseline below the GPU's maximum clock would be slower than the GPUs as found, and so would the plan."""
