@@ -19,14 +19,17 @@ while [ $# -gt 0 ]; do
         --out) out=${2:-} && shift ;;
         --iterations) iterations=${2:-} && shift ;;
         --system) system=true ;;
+        -h | --help) show_help ;;
         *) die "no option $1: use --out DIR, --iterations N, --system" ;;
     esac
     shift || break
 done
 [ -n "$out" ] || die "--out: give a folder"
 [[ $iterations =~ ^[1-9][0-9]*$ ]] || die "--iterations '$iterations': give a whole number, 1 or more"
+if ! mkdir -p "$out" 2>/dev/null || [ ! -w "$out" ]; then
+    die "cannot write to $out: give --out another folder"
+fi
 set_up_environment run "$system"
-mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$ROOT"
 

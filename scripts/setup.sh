@@ -15,6 +15,7 @@ for option in "$@"; do
     case $option in
         --test) kind="test" ;;
         --system) system=true ;;
+        -h | --help) show_help ;;
         *) die "no option $option: use --test and --system" ;;
     esac
 done

@@ -10,6 +10,9 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 system=false
 [ -z "${CI:-}" ] || system=true
+case ${1:-} in
+    -h | --help) show_help ;;
+esac
 if [ "${1:-}" = --system ]; then
     system=true
     shift

@@ -31,11 +31,21 @@ def test_every_shell_script_parses() -> None:
         ("quickstart.sh", ["--iterations", "ten"], "quickstart.sh: --iterations 'ten': give a whole number, 1 or more"),
         ("quickstart.sh", ["--iterations"], "quickstart.sh: --iterations '': give a whole number, 1 or more"),
         ("quickstart.sh", ["--out"], "quickstart.sh: --out: give a folder"),
+        ("quickstart.sh", ["--out", "/dev/null/run"], "quickstart.sh: cannot write to /dev/null/run: give --out another folder"),
     ],
 )
 def test_a_wrong_option_is_refused(script: str, arguments: list[str], advice: str) -> None:
     done = run(script, *arguments)
     assert (done.returncode, done.stderr.strip()) == (2, advice)
+
+
+@pytest.mark.parametrize("script", ["quickstart.sh", "setup.sh", "test.sh"])
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_is_the_head_of_the_script(script: str, option: str) -> None:
+    done = run(script, option)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Usage: scripts/{script} " in done.stdout and "--system" in done.stdout
+    assert "set -euo" not in done.stdout and "#" not in done.stdout
 
 
 def test_a_missing_python_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,12 @@ say() {
     printf '%s: %s\n' "${0##*/}" "$*"
 }
 
+# show_help: the comment at the head of the script; exit status 0.
+show_help() {
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit 0
+}
+
 # die TEXT...: one line that says what is wrong and what to do; exit status 2.
 die() {
     printf '%s: %s\n' "${0##*/}" "$*" >&2
