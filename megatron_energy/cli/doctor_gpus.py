@@ -10,9 +10,10 @@ from megatron_energy.errors import UserError
 from megatron_energy.gpus.device import THROTTLING, EventReason, PowerLimits
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.nvml import NvmlGpu
-from megatron_energy.gpus.preflight import control_permission, energy_ability
+from megatron_energy.gpus.preflight import energy_ability
 from megatron_energy.gpus.sensors import TOLERANCE, SensorCheck, check_sensors
 from megatron_energy.gpus.visible import VARIABLE, visible_gpus
+from megatron_energy.session.actuation import CLOCKD_RUNS, SIGKILL_MEANS, outlook
 
 T = TypeVar("T")
 
@@ -123,11 +124,11 @@ def mig_finding(facts: Sequence[GpuFacts]) -> Finding:
 
 
 def control_finding() -> Finding:
-    """Whether this process may set clocks."""
-    permission = control_permission()
-    if permission.possible:
-        return Finding("Clock control", "ok", permission.reason, "a run may set clocks through NVML itself, without the clock daemon")
-    return Finding("Clock control", "off", permission.reason, "measure only, unless the clock daemon runs on this host")
+    """Whether a run of this user may set clocks, and through what."""
+    possible = outlook()
+    if not possible.possible:
+        return Finding("Clock control", "off", possible.reason, "a run measures energy and leaves the clocks as they are")
+    return Finding("Clock control", "ok", possible.reason, SIGKILL_MEANS["clockd" if possible.reason == CLOCKD_RUNS else "nvml"])
 
 
 def persistence_finding(facts: Sequence[GpuFacts]) -> Finding:
@@ -149,7 +150,7 @@ def clocks_finding(facts: Sequence[GpuFacts]) -> Finding:
     ]
     if not parts:
         return Finding("Supported clocks", "off", "not reported", "no clock can be set; energy is measured where possible")
-    return Finding("Supported clocks", "ok", "; ".join(parts), "SM clocks are requested as (lowest, f); memory clocks are left alone")
+    return Finding("Supported clocks", "ok", "; ".join(parts), "requests set the range (lowest, f); memory clocks are left alone")
 
 
 def foreign_lock(gpu: GpuFacts) -> bool:
@@ -167,20 +168,28 @@ def foreign_lock_finding(facts: Sequence[GpuFacts]) -> Finding:
         follows = "somebody may have locked these clocks; a locked range cannot be read, so a run would end by removing it"
         return Finding("Foreign locks", "note", f"busy and not throttled: {', '.join(locked)}", follows)
     if all((gpu.utilisation or 0) < LOADED for gpu in facts):
-        return Finding("Foreign locks", "ok", "cannot be told while the GPUs idle", "look again while something runs on them")
+        return Finding("Foreign locks", "note", "cannot be told while the GPUs idle", "look again while something runs on them")
     return Finding("Foreign locks", "ok", "none seen", "at the end of a run clocks are given back to the GPUs")
 
 
 def power_limit_finding(facts: Sequence[GpuFacts]) -> Finding:
-    """Power limits in force."""
-    limits = {gpu.power_limits for gpu in facts if gpu.power_limits is not None}
-    if not limits:
+    """Power limits in force, lowest first."""
+    by_limits: dict[PowerLimits, list[str]] = {}
+    for gpu in facts:
+        if gpu.power_limits is not None:
+            by_limits.setdefault(gpu.power_limits, []).append(str(gpu.index))
+    if not by_limits:
         return Finding("Power limit", "note", "not reported", "power limits are left alone")
-    ordered = sorted(limits, key=lambda one: one.current_w)
-    found = "; ".join(f"{one.current_w:g} W (default {one.default_w:g}, {one.minimum_w:g} to {one.maximum_w:g})" for one in ordered)
-    lowered = any(one.current_w < one.default_w for one in limits)
-    follows = "lower than the default: kept, never raised; profiles record it" if lowered else "kept as it is; profiles record it"
+    ordered = sorted(by_limits.items(), key=lambda item: item[0].current_w)
+    found = "; ".join(_limit(limits) + (f" (GPU {', '.join(gpus)})" if len(ordered) > 1 else "") for limits, gpus in ordered)
+    lowered = any(limits.current_w < limits.default_w for limits in by_limits)
+    follows = "somebody has lowered it: runs keep it and never raise it" if lowered else "runs keep it; it may throttle clocks"
     return Finding("Power limit", "note" if lowered else "ok", found, follows)
+
+
+def _limit(limits: PowerLimits) -> str:
+    relation = "the default" if limits.current_w == limits.default_w else f"default {limits.default_w:g} W"
+    return f"{limits.current_w:g} W, {relation}, may be set from {limits.minimum_w:g} to {limits.maximum_w:g} W"
 
 
 def energy_finding(gpus: Sequence[NvmlGpu]) -> Finding:

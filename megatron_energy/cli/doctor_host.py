@@ -71,7 +71,10 @@ def torch_finding() -> Finding:
     """Whether torch is there."""
     if package_folder("torch") is None:
         return Finding("torch", "off", "not installed", "no training here; planning and simulation work without it")
-    return Finding("torch", "ok", installed_version("torch") or "of unknown version", "training is possible")
+    found = installed_version("torch") or "of unknown version"
+    if found.endswith("+cpu"):
+        return Finding("torch", "note", found, "a build for the CPU: no training on GPUs, but with the launcher's --nproc")
+    return Finding("torch", "ok", found, "training is possible")
 
 
 def megatron_finding() -> Finding:

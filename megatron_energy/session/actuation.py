@@ -22,6 +22,8 @@ Kind: TypeAlias = Literal["clockd", "nvml", "none"]
 TTL_S = 60.0
 """Of a lease: how long clocks may stay set if this process hangs. Its death ends the lease at once."""
 
+CLOCKD_RUNS = "clockd runs here"
+
 SIGKILL_MEANS: dict[Kind, str] = {
     "clockd": "clocks are set through clockd, which restores them whatever ends a rank, SIGKILL too",
     "nvml": "no clockd here: clocks are set through the driver, and a watchdog process restores them when a rank is killed; "
@@ -70,7 +72,7 @@ def outlook() -> Ability:
         return Ability(False, str(error))
     if not gpus:
         return Ability(False, "clockd's rules give this user no GPU")
-    return Ability(True, "clockd runs here")
+    return Ability(True, CLOCKD_RUNS)
 
 
 def take(gpu: NvmlGpu, on_lost: Callable[[str], None]) -> Hold:

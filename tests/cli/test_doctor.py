@@ -10,6 +10,8 @@ from megatron_energy.cli import doctor, doctor_gpus, doctor_host, doctor_report
 from megatron_energy.emulation.state import Fault
 from megatron_energy.errors import UserError
 from megatron_energy.gpus import library
+from megatron_energy.gpus.preflight import Ability
+from megatron_energy.session.actuation import CLOCKD_RUNS
 from tests.emulated_gpus import EmulatedNode, emulated_node
 
 
@@ -59,11 +61,12 @@ def test_a_healthy_node(emulated: EmulatedNode) -> None:
 def test_no_permission(emulated: EmulatedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGATRON_ENERGY_EMULATED_CONTROL", "no")
     finding = findings()["Clock control"]
-    assert (finding.status, finding.consequence) == ("off", "measure only, unless the clock daemon runs on this host")
+    assert (finding.status, finding.consequence) == ("off", "a run measures energy and leaves the clocks as they are")
 
 
 def test_a_busy_gpu_below_its_maximum_hints_at_a_foreign_lock(emulated: EmulatedNode) -> None:
-    assert "while the GPUs idle" in findings()["Foreign locks"].found
+    idle = findings()["Foreign locks"]
+    assert idle.status == "note" and "while the GPUs idle" in idle.found
     for gpu in emulated.gpus:
         gpu.set_load(0.6)
     assert findings()["Foreign locks"].found == "none seen"
@@ -90,8 +93,10 @@ def test_obstacles_are_named(emulated: EmulatedNode) -> None:
     by_topic = findings()
     assert by_topic["MIG"].found == "on for GPU 0"
     assert by_topic["Persistence"].found == "off for GPU 1"
-    assert by_topic["Power limit"].found == "300 W (default 400, 100 to 400); 400 W (default 400, 100 to 400)"
-    assert "kept, never raised" in by_topic["Power limit"].consequence
+    assert by_topic["Power limit"].found == (
+        "300 W, default 400 W, may be set from 100 to 400 W (GPU 2); 400 W, the default, may be set from 100 to 400 W (GPU 0, 1, 3)"
+    )
+    assert "never raise it" in by_topic["Power limit"].consequence
     assert "power is integrated" in by_topic["Energy"].found
     assert by_topic["Power sensor"].status == "note"
 
@@ -145,3 +150,17 @@ def test_the_public_indexs_apex_is_recognised(tmp_path: Path, monkeypatch: pytes
     assert doctor_host.apex_finding().found == "not NVIDIA's apex"
     (tmp_path / "apex" / "multi_tensor_apply").mkdir()
     assert doctor_host.apex_finding().status == "ok"
+
+
+def test_clock_control_is_what_a_run_would_have(emulated: EmulatedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = findings()["Clock control"]
+    assert direct.status == "ok" and direct.consequence.startswith("no clockd here: clocks are set through the driver")
+    monkeypatch.setattr(doctor_gpus, "outlook", lambda: Ability(True, CLOCKD_RUNS))
+    assert findings()["Clock control"].consequence.startswith("clocks are set through clockd, which restores them")
+
+
+def test_a_torch_for_the_cpu_is_no_torch_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_host, "package_folder", lambda module: Path("/"))
+    for version, status in (("2.13.0+cpu", "note"), ("2.13.0+cu130", "ok"), ("2.9.0a0+145a3a7bda.nv25.10", "ok")):
+        monkeypatch.setattr(doctor_host, "installed_version", lambda name, version=version: version)
+        assert doctor_host.torch_finding().status == status
