@@ -77,10 +77,15 @@ def facts(config: Any, models: Sequence[Any], call: Mapping[str, Any]) -> RankFa
         sequence_length=int(call.get("seq_length") or 0),
         microbatch_size=int(call.get("micro_batch_size") or 0),
         sequence_parallel=bool(getattr(config, "sequence_parallel", False)),
-        core_version=str(megatron.core.__version__),
+        core_version=core_version(str(megatron.core.__version__)),
         node=os.environ.get("SLURMD_NODENAME") or platform.node(),
         local_rank=int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))),
     )
+
+
+def core_version(told: str) -> str:
+    """megatron-core's release, without the commit that it appends: that of any git repository around it, such as the project of a user."""
+    return told.partition("+")[0]
 
 
 def _coordinates(groups: Any) -> dict[str, int]:

@@ -55,3 +55,8 @@ def test_where_reductions_start(overlap: bool, function: Any, chunks: int, first
 
 def test_models_without_data_parallel_wrapper_reduce_nothing() -> None:
     assert not gradients.reduces_in_backward(SimpleNamespace(grad_sync_func=None), [SimpleNamespace()], True)
+
+
+@pytest.mark.parametrize(("told", "version"), [("0.19.2+4bdb92b", "0.19.2"), ("0.19.2", "0.19.2"), ("0.17.0rc0+1a2b3c4", "0.17.0rc0")])
+def test_the_commit_of_a_repository_around_it_is_no_part_of_the_version(told: str, version: str) -> None:
+    assert configuration.core_version(told) == version
