@@ -24,6 +24,7 @@ from typing import Any
 from megatron_energy.atomic import write_whole
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning.plan_sense import check_sense
 from megatron_energy.planning.rank_ranges import ranks_of
 from megatron_energy.planning.typed import build
 
@@ -238,6 +239,7 @@ def _parsed(body: Mapping[str, Any]) -> Plan:
         _check_ranks(plan)
     if min(plan.clocks_mhz) <= 0:
         raise ValueError("units: a clock must be above zero")
+    check_sense(plan)
     return plan
 
 

@@ -24,6 +24,7 @@ from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.planner import Planner
 from megatron_energy.session.signals import QUIET, Signals
+from megatron_energy.session.trust import Baseline
 
 ITERATIONS_PER_CLOCK = 2
 """Of the sweep: see :data:`megatron_energy.session.learning.Series`."""
@@ -189,6 +190,8 @@ class Coordinator:
             yield from self._maximum(str(error))
             return
         self.findings.planned = planned
+        if self.options.plan is not None:
+            self.options = replace(self.options, slowdown=planned.plan.slowdown)  # what its maker allowed
         if self.options.policy == "dry-run":
             self.say("dry run: the plan is computed and logged, no clock is requested")
             yield constant_clock("measure", 0)  # the sweep's last clock is given back
@@ -199,7 +202,9 @@ class Coordinator:
     def _plan(self) -> Generator[Directive | list[Directive], IterationData, PlannedRun]:
         last = self.findings.baseline[-1]
         schedule = self.planner.schedule([last.programs[rank] for rank in range(self.facts.world_size)])
-        given = self.planner.given_plan(schedule)
+        energy_j = self.findings.baseline_energy_j
+        measured = Baseline(self.findings.baseline_time_s or math.nan, math.nan if energy_j is None else energy_j)
+        given = self.planner.given_plan(schedule, measured)
         if given is not None:
             return given
         profile = self.planner.given_profile()
@@ -210,11 +215,8 @@ class Coordinator:
                     data = yield constant_clock("sweep", clock)
                     sweep.setdefault(clock, []).append(data.records)
             profile = learn_profile(sweep, self.facts.stage_of_rank, transfer_time_s(last.records), self.planner.provenance())
-            time_s, energy_j = self.findings.baseline_time_s, self.findings.baseline_energy_j
-            if time_s is not None and energy_j is not None:
-                profile = self.planner.calibrated(schedule, profile, time_s, energy_j)
-        self.findings.profile = profile
-        return self.planner.plan(schedule, profile)
+        self.findings.profile = self.planner.calibrated(schedule, profile, measured)
+        return self.planner.plan(schedule, self.findings.profile)
 
     def _safer(self, planned: PlannedRun) -> PlannedRun | None:
         return self.planner.safer(planned, self.findings.profile)

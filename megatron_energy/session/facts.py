@@ -92,6 +92,13 @@ class JobFacts:
         """Ranks whose facts have the given values, such as ``stage=0, data_rank=1``."""
         return [r.rank for r in self.ranks if all(getattr(r, k) == v for k, v in coordinates.items())]
 
+    def replicas(self) -> list[list[int]]:
+        """One rank per stage of every pipeline of the job: the ranks that pass activations to each other, by stage."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for r in sorted(self.ranks, key=lambda r: r.stage):
+            found.setdefault((r.data_rank, r.context_rank, r.tensor_rank), []).append(r.rank)
+        return [found[place] for place in sorted(found)]
+
     def groups(self, *fields: str) -> list[list[int]]:
         """Ranks that agree in the named coordinates, as sorted lists."""
         found: dict[tuple[int, ...], list[int]] = {}

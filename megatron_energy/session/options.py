@@ -42,6 +42,7 @@ class EnergyOptions:
         recheck: iterations under the plan between two measurements of the baseline; 0: only where iterations look too long.
         tensorboard_dir: Megatron's --tensorboard-dir, where it was given.
         log_energy: whether Megatron's own --log-energy was given.
+        given: fields that a flag of ours has set, in alphabetical order; all others are defaults.
     """
 
     policy: Policy | None = None
@@ -61,6 +62,7 @@ class EnergyOptions:
     recheck: int = 500
     tensorboard_dir: str | None = None
     log_energy: bool = False
+    given: tuple[str, ...] = ()
 
     @property
     def active(self) -> bool:
@@ -178,7 +180,7 @@ def split_arguments(argv: Sequence[str]) -> tuple[EnergyOptions, list[str]]:
         The options, and the other arguments in their order.
 
     Raises:
-        UserError: an unknown flag, a missing value, or a value that is not allowed.
+        UserError: an unknown flag, a missing value, a value that is not allowed, or two flags of which one would be ignored.
     """
     values: dict[str, Any] = {}  # each has passed its flag
     rest: list[str] = []
@@ -200,8 +202,11 @@ def split_arguments(argv: Sequence[str]) -> tuple[EnergyOptions, list[str]]:
             text = argv[index]
             index += 1
         values[flag.field] = flag.parse(text)
+    if {"plan", "profile"} <= values.keys():
+        raise UserError("--energy-plan and --energy-profile: a given plan needs no profile, so give one of them")
+    values["given"] = tuple(sorted(values))
     values["tensorboard_dir"] = _value_of("--tensorboard-dir", rest)
-    if len(values) > 1:
+    if values["given"]:
         values.setdefault("policy", "segments")
     return EnergyOptions(**values, log_energy="--log-energy" in rest), rest
 

@@ -19,6 +19,11 @@ class PlannedRun:
     version: int = 1
 
     @property
+    def policy(self) -> str:
+        """How its clocks were chosen."""
+        return self.plan.policy
+
+    @property
     def expected_time_s(self) -> float:
         """Iteration time that the plan expects."""
         return self.plan.expected.iteration_s

@@ -8,41 +8,38 @@ from pathlib import Path
 from megatron_energy import __version__
 from megatron_energy.emulation.catalog import load
 from megatron_energy.errors import UserError
+from megatron_energy.gpus.library import is_emulated
 from megatron_energy.pipeline.build import build_graph
-from megatron_energy.pipeline.match import match, mode_of
+from megatron_energy.pipeline.graph import Graph
+from megatron_energy.pipeline.match import first_difference, match, mode_of
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.assemble import Purpose, assemble
 from megatron_energy.planning.plan import Plan, check_plan, load_plan
-from megatron_energy.planning.policies import solve
+from megatron_energy.planning.policies import Solution, solve
 from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.profile import Profile
+from megatron_energy.profiles.sizes import check_sizes
 from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
-from megatron_energy.records.steps import Program
+from megatron_energy.records.steps import Compute, Post, Program, Wait
 from megatron_energy.session.facts import JobFacts
-from megatron_energy.session.learning import with_transfer_time
+from megatron_energy.session.given import LEARNED, Here, check_options, check_origin, check_requests
+from megatron_energy.session.learning import LearningError, with_transfer_time
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.safer import safer_plan
-from megatron_energy.session.trust import check_baseline, fitted_transfer_s
+from megatron_energy.session.trust import Baseline, check_baseline, fitted_transfer_s
 
 Provenance = dict[str, str | float | bool]
 
 
-def _exists(schedule: Schedule, kind: str, chunk: int, microbatch: int) -> bool:
-    """Whether such an operation, or grad-sync or optimizer step, is part of an iteration."""
-    if kind in ("forward", "backward"):
-        return 0 <= chunk < schedule.chunks and 0 <= microbatch < schedule.microbatches
-    return kind in ("grad-sync", "optimizer")
-
-
-def _expectation(plan: Plan) -> str:
+def _expectation(plan: Plan, emulated: bool) -> str:
     e = plan.expected
     bound = f"; no plan can save more than {e.bound_saved_percent:.2f}%" if e.bound_saved_percent is not None else ""
     return (
-        f"expects {e.saved_percent:.2f}% less energy at {e.slowdown_percent:+.2f}% time "
-        f"({plan.switches_mean:.1f} switches per GPU{bound}), p2p {plan.schedule.p2p}"
+        f"expects {e.saved_percent:.2f}% less energy{' (emulated)' if emulated else ''} at {e.slowdown_percent:+.2f}% time "
+        f"({plan.policy}, {plan.switches_mean:.1f} switches per GPU{bound}), p2p {plan.schedule.p2p}"
     )
 
 
@@ -67,7 +64,7 @@ class Planner:
         self.lead_s = lead_s
         self.gpu_name = gpu_name
         self.say = say
-        self._unexplained = ""  # of the baseline, by the learned profile
+        self._remarks: list[str] = []  # on what the plan is made of, for the line that tells of it
 
     @property
     def layout(self) -> dict[str, int]:
@@ -82,12 +79,24 @@ class Planner:
         named = f"-{Path(o.emulated_model).stem}x{o.emulated_micro_batch}" if o.emulated_model is not None else ""
         return f"{self.facts.fingerprint()}{named}"
 
+    @property
+    def emulated(self) -> bool:
+        """Whether the GPUs are."""
+        return self.options.device == "emulated" or is_emulated()
+
+    @property
+    def here(self) -> Here:
+        """The run, as far as plans and profiles depend on it."""
+        a = self.facts.any
+        made_for = f"model {self.fingerprint} tp{a.tensor} cp{a.context} ep{a.expert} pp{a.pipeline}"
+        return Here(self.gpu_name, self.clocks_mhz, self.lead_s, made_for)
+
     def check(self) -> None:
         """Refuse, before training starts, what can be refused by then.
 
         Raises:
             UserError: a given plan was made for another layout, schedule, communication mode or model; a given profile lacks what
-                this pipeline needs.
+                this pipeline needs, or was measured elsewhere; options contradict a given plan.
         """
         a = self.facts.any
         mode = mode_of(a.core_version, overlap_p2p_comm=a.overlap_p2p, deallocate_pipeline_outputs=a.deallocate_outputs)
@@ -95,57 +104,48 @@ class Planner:
             plan = load_plan(self.options.plan)
             likely = self.facts.schedule(mode if a.chunks > 1 else plan.schedule.p2p)
             check_plan(plan, self.layout, likely, self.fingerprint)
-            self._check_requests(plan)
+            check_options(self.options, plan)
+            check_requests(plan, self.here)
             for rank in self.facts.ranks:  # a plan that tells them apart has each in its stage
                 plan.unit(rank.stage, rank.rank)
         profile = self.given_profile()
         if profile is not None:
+            check_sizes(profile, a.pipeline, a.chunks)
+            check_origin(profile, self.here)
             self._problem(self.facts.schedule(mode), profile)
-
-    def _check_requests(self, plan: Plan) -> None:
-        """Whether the plan's clocks can be brought about here, where it says, and in time."""
-        named = [(s.kind, s.chunk, s.microbatch) for unit in plan.units for s in unit.segments]
-        named += [(r.kind, r.chunk, r.microbatch) for unit in plan.units for r in unit.requests]
-        for kind, chunk, microbatch in named:
-            if not _exists(plan.schedule, kind, chunk, microbatch):
-                raise UserError(f"the plan names {kind} {microbatch} of chunk {chunk}, which its schedule has not: make it again")
-        unsupported = sorted(plan.clocks_mhz - set(self.clocks_mhz))
-        if unsupported:
-            raise UserError(f"the plan uses {unsupported[0]} MHz, which {self.gpu_name} does not support: make a plan for this GPU")
-        for unit in plan.units:
-            changes = sorted(s.clock_mhz for s in unit.segments) if unit.switches else []
-            asked = sorted(r.clock_mhz for r in unit.requests)
-            if asked != changes or any(r.delay_s < 0 for r in unit.requests):
-                raise UserError(f"the plan's requests for stage {unit.stage} do not bring its segments about: make it again")
-        made_for = plan.provenance.get("gpu")
-        if made_for is not None and made_for != self.gpu_name:
-            raise UserError(f"the plan was made for {made_for}, this run has {self.gpu_name}: make a plan for this GPU")
-        if plan.switches_max and plan.lead_s < self.lead_s - 1e-6:
-            raise UserError(
-                f"the plan requests raises {plan.lead_s:.3f} s early, but this node needs {self.lead_s:.3f} s: "
-                f"make it with --lead {self.lead_s:.3f}"
-            )
 
     def schedule(self, programs: Sequence[Program]) -> Schedule:
         """The schedule with the communication mode that the ranks' programs show.
 
         Raises:
             ScheduleMismatch: they match no known mode.
+            LearningError: not all replicas run the same.
         """
-        first = [self.facts.ranks_where(stage=s, data_rank=0, tensor_rank=0, context_rank=0)[0] for s in range(self.facts.any.pipeline)]
-        return match([programs[rank] for rank in first], self.facts.schedule())
+        replicas = self.facts.replicas()
+        found = match([programs[rank] for rank in replicas[0]], self.facts.schedule())
+        seen = [_steps(programs[rank]) for rank in replicas[0]]
+        for ranks in replicas[1:]:
+            for stage, rank in enumerate(ranks):
+                steps = _steps(programs[rank])
+                if steps != seen[stage]:
+                    difference = first_difference([*seen[:stage], steps, *seen[stage + 1 :]], found)
+                    raise LearningError(f"rank {rank} does not run what rank {replicas[0][stage]} runs ({difference})")
+        return found
 
-    def given_plan(self, schedule: Schedule) -> PlannedRun | None:
+    def given_plan(self, schedule: Schedule, measured: Baseline) -> PlannedRun | None:
         """The user's plan, if there is one.
 
         Raises:
             UserError: it was made for something else.
+            LearningError: it expects another baseline than the measured one.
         """
         if self.options.plan is None:
             return None
         plan = load_plan(self.options.plan)
         check_plan(plan, self.layout, schedule if self.facts.any.chunks > 1 else plan.schedule, self.fingerprint)
-        self.say(f"plan {self.options.plan}: {_expectation(plan)}")
+        expected = Baseline(plan.expected.baseline_iteration_s, plan.expected.baseline_energy_j)
+        unexplained = check_baseline(f"the plan {self.options.plan}", expected, measured)
+        self.say(f"plan {self.options.plan}: {_expectation(plan, self.emulated)}; {unexplained}")
         return PlannedRun(plan, self.facts.stage_of_rank)
 
     def given_profile(self) -> Profile | None:
@@ -155,31 +155,41 @@ class Planner:
     def provenance(self) -> Provenance:
         """Where figures of this run come from."""
         return {
-            "source": "learned in a live run",
+            "source": LEARNED,
             "gpu": self.gpu_name,
-            "emulated": self.options.device == "emulated",
+            "made_for": self.here.made_for,
+            "emulated": self.emulated,
             "megatron_core": self.facts.any.core_version,
             "megatron_energy": __version__,
             "python": platform.python_version(),
         }
 
-    def calibrated(self, schedule: Schedule, profile: Profile, measured_s: float, measured_j: float) -> Profile:
-        """A learned profile with the transfer time that makes the replayed baseline as long as the measured one.
+    def calibrated(self, schedule: Schedule, profile: Profile, measured: Baseline) -> Profile:
+        """A profile that has been compared with the measured baseline.
+
+        Where it was learned, or says nothing about transfers, they are given the time that makes the replayed baseline as long as the
+        measured one.
 
         Args:
             schedule: of the run.
-            profile: as learned.
-            measured_s: mean iteration time of the baseline window.
-            measured_j: mean joules of all GPUs.
+            profile: as learned or given.
+            measured: the baseline.
 
         Raises:
             LearningError: the profile does not explain the baseline.
         """
-        unit = self._problem(schedule, profile, transfer_s=1.0)
-        transfer_s = fitted_transfer_s(unit.graph, unit.durations(unit.baseline_clocks), measured_s, transfer_time_s(profile))
-        if transfer_s > 0:
-            profile = with_transfer_time(profile, transfer_s)
-        self._unexplained = "; " + check_baseline(self._problem(schedule, profile), measured_s, measured_j)
+        given = self.options.profile
+        self._remarks = []
+        if given is None or not has_instruction(profile, "p2p"):
+            unit = self._problem(schedule, profile, transfer_s=1.0)
+            transfer_s = fitted_transfer_s(unit.graph, unit.durations(unit.baseline_clocks), measured.time_s, transfer_time_s(profile))
+            if transfer_s > 0:
+                profile = with_transfer_time(profile, transfer_s)
+                self._remarks += [f"a transfer takes {1e3 * transfer_s:.3g} ms, fitted to the baseline"] if given is not None else []
+        problem = self._problem(schedule, profile)
+        expected = Baseline(problem.baseline_s, problem.baseline_energy_j * problem.gpus_per_unit)
+        made = "the learned profile" if given is None else f"the profile {given}"
+        self._remarks.append(check_baseline(made, expected, measured))
         return profile
 
     def plan(self, schedule: Schedule, profile: Profile) -> PlannedRun:
@@ -201,8 +211,18 @@ class Planner:
             limit_energy_j=solution.limit_energy_j,
             solve_s=time.perf_counter() - begin_s,
         )
-        self.say(f"plan made in {plan.solve_s:.1f} s: {_expectation(plan)}{self._unexplained}")
+        remarks = [_expectation(plan, self.emulated), *self._remarks, *self._shortcomings(problem.graph, profile, solution)]
+        self.say(f"plan made in {plan.solve_s:.1f} s: {'; '.join(remarks)}")
         return PlannedRun(plan, self.facts.stage_of_rank)
+
+    def _shortcomings(self, graph: Graph, profile: Profile, solution: Solution) -> list[str]:
+        """What the plan would be better with."""
+        found = []
+        if profile.blocking_power_w is None and len(graph.units) > 1:
+            found.append(f"blocking power {self._blocking_power_w(graph, profile):g} W of the catalog, as the profile has none")
+        if not solution.complete:
+            found.append("the search ran out of time, so a longer one may save more")
+        return found
 
     def safer(self, planned: PlannedRun, profile: Profile | None) -> PlannedRun | None:
         """A more careful version of a plan that costs more time than it promised; None where there is none.
@@ -233,5 +253,19 @@ class Planner:
         tables = build_tables(graph, interpolate_profile(profile, self.clocks_mhz), schedule.chunks)
         self._check_top_clock(profile)
         gpus_per_unit = self.facts.world_size // self.facts.any.pipeline
-        blocking_w = profile.blocking_power_w if profile.blocking_power_w is not None else load(self.options.emulated_gpu).blocking_power_w
-        return Problem(graph, tables, blocking_w, gpus_per_unit, self.options.slowdown)
+        return Problem(graph, tables, self._blocking_power_w(graph, profile), gpus_per_unit, self.options.slowdown)
+
+    def _blocking_power_w(self, graph: Graph, profile: Profile) -> float:
+        """W of a GPU that waits: the profile's; the catalog's, which an emulated GPU draws by definition; 0 where nobody waits."""
+        if profile.blocking_power_w is not None:
+            return profile.blocking_power_w
+        if len(graph.units) == 1:
+            return 0.0
+        if self.options.device != "emulated":
+            raise UserError("the profile has no blocking power: add a row `blocking` (time in s, energy in J of a GPU that waits)")
+        return load(self.options.emulated_gpu).blocking_power_w
+
+
+def _steps(steps: Program) -> Program:
+    """What :func:`~megatron_energy.pipeline.match.match` compares."""
+    return [step for step in steps if isinstance(step, Compute | Post | Wait)]

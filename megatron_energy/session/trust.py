@@ -1,10 +1,10 @@
-"""Whether a learned profile explains what was measured: a plan is only as good as its model of the iteration."""
+"""Whether a profile or a plan explains what was measured: a plan is only as good as its model of the iteration."""
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 from megatron_energy.pipeline.graph import FloatArray, Graph
 from megatron_energy.pipeline.replay import replay
-from megatron_energy.planning.problem import Problem
 from megatron_energy.session.learning import LearningError
 
 TIME_PERCENT = 1.0
@@ -14,6 +14,14 @@ ENERGY_PERCENT = 2.0
 """Likewise; more, as the counter's steps leave up to half a percent of uncertainty in a window of a few iterations."""
 
 BISECTIONS = 30
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An iteration at untouched clocks: seconds, and joules of all GPUs."""
+
+    time_s: float
+    energy_j: float
 
 
 def fitted_transfer_s(unit_graph: Graph, duration_s: FloatArray, measured_s: float, least_s: float) -> float:
@@ -44,20 +52,24 @@ def fitted_transfer_s(unit_graph: Graph, duration_s: FloatArray, measured_s: flo
     return low
 
 
-def check_baseline(problem: Problem, measured_s: float, measured_j: float) -> str:
-    """What the profile leaves unexplained of the measured baseline, for the user.
+def check_baseline(made: str, expected: Baseline, measured: Baseline) -> str:
+    """What is left unexplained of the measured baseline, for the user.
 
     Args:
-        problem: with the learned profile; its baseline is replayed.
-        measured_s: mean iteration time of the baseline window.
-        measured_j: mean joules of all GPUs.
+        made: what the expectation comes from, such as "the learned profile".
+        expected: by replay.
+        measured: mean of the baseline window; NaN J where no counter answered.
 
     Raises:
         LearningError: too much for a plan.
     """
-    time_percent = 100 * (measured_s / problem.baseline_s - 1)
-    energy_percent = 100 * (measured_j / (problem.baseline_energy_j * problem.gpus_per_unit) - 1)
+    time_percent, energy_percent = _excess(measured.time_s, expected.time_s), _excess(measured.energy_j, expected.energy_j)
     unexplained = f"unexplained of the measured baseline: {time_percent:+.2f}% of its time, {energy_percent:+.2f}% of its energy"
     if not (abs(time_percent) <= TIME_PERCENT and abs(energy_percent) <= ENERGY_PERCENT):
-        raise LearningError(f"the learned profile does not explain the run ({unexplained}): no plan is made from it")
+        raise LearningError(f"{made} does not explain the run ({unexplained}), so it is no ground for a plan")
     return unexplained
+
+
+def _excess(measured: float, expected: float) -> float:
+    """In percent of the expectation; infinite where nothing is expected."""
+    return 100 * (measured / expected - 1) if expected > 0 else math.inf

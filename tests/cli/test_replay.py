@@ -147,7 +147,7 @@ def test_clocks_outside_of_the_measured_ones(profile: Path, tmp_path: Path, shel
 def test_a_segment_at_an_operation_that_is_not_there(profile: Path, tmp_path: Path, shell: Shell) -> None:
     path = write_plan(tmp_path / "plan.json", hand_made([[segment("forward", 7, 1400)], [segment("forward", 0, 1400)]]))
     assert shell.complaint("replay", "--profile", profile, "--plan", path) == (
-        f"{path} begins a segment at forward 7 of chunk 0, which its schedule does not have: make the plan again"
+        f"{path} is damaged (units[0].segments[0]: its schedule has no forward 7 of chunk 0): make the plan again"
     )
 
 

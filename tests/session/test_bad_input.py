@@ -135,6 +135,17 @@ def _ask_at_a_fifth_microbatch(plan: Any) -> None:
     asked.update(kind="forward", chunk=0, microbatch=4)
 
 
+def _at_another_clock(plan: Any) -> None:
+    unit = plan["units"][0]
+    before = unit["segments"][0]["clock_mhz"]
+    for part in (*unit["segments"], *unit["requests"]):
+        part["clock_mhz"] = 1411 if part["clock_mhz"] == before else part["clock_mhz"]
+
+
+def _without_requests(plan: Any) -> None:
+    plan["units"][0]["requests"] = []
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -142,9 +153,10 @@ def _ask_at_a_fifth_microbatch(plan: Any) -> None:
         (_set("schedule", "microbatches", to=8), "the plan was made for microbatches 8, this run has 4"),
         (_set("schedule", "p2p", to="overlap-wait"), "the plan was made for p2p overlap-wait, this run has overlap"),
         (_set("fingerprint", to="0123456789ab-gpt3-13bx4"), "the plan was made for another model"),
-        (_set("units", 0, "segments", 0, "clock_mhz", to=1411), "the plan uses 1411 MHz, which NVIDIA A100-SXM4-80GB does not support"),
+        (_at_another_clock, "the plan uses 1411 MHz, which NVIDIA A100-SXM4-80GB does not support"),
         (_set("lead_s", to=0.0), "the plan requests raises 0.000 s early, but this node needs 0.030 s: make it with --lead 0.030"),
-        (_ask_at_a_fifth_microbatch, "the plan names forward 4 of chunk 0, which its schedule has not"),
+        (_ask_at_a_fifth_microbatch, "its schedule has no forward 4 of chunk 0"),
+        (_without_requests, "the plan's segments for stage 0 come without requests"),
     ],
 )
 def test_plans_for_something_else(change: Callable[[Any], None], said: str, made: Path, tmp_path: Path) -> None:

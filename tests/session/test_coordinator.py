@@ -32,7 +32,7 @@ class FakePlanner:
     def schedule(self, programs):
         return match(programs, FACTS.schedule())
 
-    def given_plan(self, schedule):
+    def given_plan(self, schedule, measured):
         return self.given
 
     def given_profile(self):
@@ -41,7 +41,7 @@ class FakePlanner:
     def provenance(self):
         return {}
 
-    def calibrated(self, schedule, profile, measured_s, measured_j):
+    def calibrated(self, schedule, profile, measured):
         return profile
 
     def plan(self, schedule, profile):

@@ -34,6 +34,7 @@ def test_flags_are_taken_wherever_they_stand_and_become_typed() -> None:
     assert rest == ["a.py", "-x"]
     assert (options.policy, options.slowdown, options.max_switches) == ("uniform", 0.02, 4)
     assert options.active
+    assert options.given == ("max_switches", "policy", "slowdown")
 
 
 def test_nothing_is_taken_after_two_dashes() -> None:
@@ -57,6 +58,7 @@ def test_any_flag_asks_for_the_default_policy() -> None:
         (["--energy-baseline-iterations", "0"], "must be a whole number >= 1"),
         (["--energy-polcy", "off"], "unknown option --energy-polcy: choose one of --energy-policy"),
         (["--energy-policy"], "--energy-policy needs a value"),
+        (["--energy-plan", "p.json", "--energy-profile", "p.csv"], "a given plan needs no profile, so give one of them"),
         (["--energy-policy", "--lr"], "--energy-policy needs a value"),
     ],
 )
@@ -82,7 +84,7 @@ def test_run_directory(argv: list[str], expected: str) -> None:
 
 def test_every_flag_sets_a_field_and_knows_its_default() -> None:
     fields = {field.name for field in dataclasses.fields(EnergyOptions)}
-    assert {flag.field for flag in FLAGS} == fields - {"tensorboard_dir", "log_energy"}
+    assert {flag.field for flag in FLAGS} == fields - {"tensorboard_dir", "log_energy", "given"}
     for flag in FLAGS:
         assert flag.default == getattr(EnergyOptions(), flag.field)
         if flag.default is not None:

@@ -7,7 +7,7 @@ import pytest
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.session.learning import LearningError, transfer_time_s
 from megatron_energy.session.options import EnergyOptions
-from megatron_energy.session.trust import check_baseline
+from megatron_energy.session.trust import Baseline, check_baseline
 from tests.session.facts import job
 from tests.session.simulated import SimulatedRun
 
@@ -48,20 +48,22 @@ def test_the_transfer_time_is_found_where_waits_show_only_part_of_it():
     assert learned == pytest.approx(true_s, rel=0.05)
 
 
-class Explained:
-    """A problem whose replayed baseline takes 10 s and 1,000 J on each of 4 GPUs."""
-
-    baseline_s, baseline_energy_j, gpus_per_unit = 10.0, 1000.0, 4
+EXPECTED = Baseline(10.0, 4000.0)
 
 
 @pytest.mark.parametrize(("time_s", "energy_j"), [(10.2, 4000.0), (9.8, 4000.0), (10.0, 4100.0), (10.0, float("nan"))])
 def test_a_baseline_that_is_not_explained_is_refused(time_s, energy_j):
+    with pytest.raises(LearningError, match=r"^the profile p.csv does not explain the run \(unexplained"):
+        check_baseline("the profile p.csv", EXPECTED, Baseline(time_s, energy_j))
+
+
+def test_nothing_explains_a_run():
     with pytest.raises(LearningError, match="does not explain the run"):
-        check_baseline(Explained(), time_s, energy_j)
+        check_baseline("the plan p.json", Baseline(0.0, 0.0), Baseline(10.0, 4000.0))
 
 
 def test_what_is_left_unexplained_is_told():
-    told = check_baseline(Explained(), 10.05, 3980.0)
+    told = check_baseline("the profile p.csv", EXPECTED, Baseline(10.05, 3980.0))
     assert told == "unexplained of the measured baseline: +0.50% of its time, -0.50% of its energy"
 
 
