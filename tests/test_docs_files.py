@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from megatron_energy.observe.facts import PlanFacts
+from megatron_energy.observe.interval import combine
 from megatron_energy.observe.journal import FILE_NAME, Journal
+from megatron_energy.observe.phases import Windows
 from megatron_energy.observe.report import build_report
 from megatron_energy.planning.plan import Plan, Segment, TransitionRequest, load_plan
 from megatron_energy.profiles.files import load_profile
@@ -82,13 +84,13 @@ def test_the_iterations_are_read_as_the_page_does(
 def test_the_summary_leaves_nothing_out() -> None:
     shown = json.loads(example("json", "megatron-energy/summary"))
     gpus = [GpuSummary(0, "node0", 0, "GPU-0", 0, 0, 0, 1.0, 1.0, 1410.0, 0.1)]
-    written = build_report(
-        [IterationSummary(1, "baseline", 1.0, gpus), IterationSummary(2, "planned", 1.0, gpus)], PlanFacts("segments")
-    ).to_dict()
+    found = [combine([IterationSummary(1, phase, 1.0, gpus)]) for phase in ("baseline", "planned", "measure", "sweep")]
+    written = build_report(Windows(*found), PlanFacts("segments")).to_dict()
     assert list(shown) == list(written)
     assert isinstance(written["files"], dict) and isinstance(written["gpus"], list) and isinstance(written["gpus"][0], dict)
     assert set(shown["files"]) == set(written["files"])
     assert set(shown["gpus"][0]) == set(written["gpus"][0])
+    assert isinstance(written["sweep"], dict) and set(shown["sweep"]) == set(written["sweep"])
     total_j = sum(gpu["energy_j"] for gpu in shown["gpus"])
     assert shown["energy_j"] == pytest.approx(total_j)
     assert shown["saved_percent"] == pytest.approx(100 * (1 - total_j / shown["baseline_energy_j"]), abs=0.05)

@@ -18,6 +18,7 @@ from megatron_energy.megatron.imports import loaded
 from megatron_energy.megatron.recorder import Recorder
 from megatron_energy.megatron.runtime_protocol import Requests
 from megatron_energy.megatron.stopping import Stopping
+from megatron_energy.observe.run_directory import check_free
 from megatron_energy.records.steps import Program
 from megatron_energy.session.facts import RankFacts
 from megatron_energy.session.gpu_freq import refuse_gpu_freq
@@ -207,6 +208,7 @@ def _check_files(options: EnergyOptions) -> None:
         if model is not None:
             load_profile(model) if model.endswith(".csv") else named(model)
     require_writable(options.run_dir, "choose another --energy-dir")
+    check_free(options.run_dir)
 
 
 def start(options: EnergyOptions) -> EnergyRuntime:

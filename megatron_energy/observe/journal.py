@@ -12,7 +12,7 @@ The lists of an iteration have one value per GPU, in the order of the ``gpus`` l
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -40,8 +40,8 @@ class Journal:
             journal.append(summary)
         summaries = Journal(run_dir).read()
 
-    A run that is resumed from a checkpoint goes on in the same file and repeats the iterations after the checkpoint: the
-    last line of an iteration is the one that counts.
+    A job that is started again from a checkpoint is another run, with a journal of its own;
+    :func:`~megatron_energy.observe.run_directory.read_job` reads all of them.
 
     Args:
         run_dir: directory of the run's records; it is made when the first iteration is appended.
@@ -72,6 +72,8 @@ class Journal:
     def read(self) -> list[IterationSummary]:
         """All complete iterations in the order they were written; an unfinished last line is left out.
 
+        Where a file holds several starts of a job, the iterations that a later one repeats are those of the later one.
+
         Raises:
             UserError: no such file, not ours, written by a newer version, or damaged before its last line.
         """
@@ -79,7 +81,7 @@ class Journal:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror}; give the run directory (--energy-dir) of a run") from error
-        return list(self._summaries(text))
+        return without_repeats(self._summaries(text))
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -140,6 +142,29 @@ class Journal:
                 yield _summary(record, gpus)
             elif "gpus" in record:
                 gpus = record["gpus"]
+
+
+def is_journal(path: Path) -> bool:
+    """Whether a file is a record of iterations, of whatever version."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            header = _parse(file.readline())
+    except OSError:
+        return False
+    return header is not None and header.get("schema") == SCHEMA
+
+
+def without_repeats(summaries: Iterable[IterationSummary]) -> list[IterationSummary]:
+    """Of iterations that were repeated from an earlier checkpoint on, the later ones."""
+    kept: list[IterationSummary] = []
+    latest = 0  # training iteration
+    for summary in summaries:
+        if summary.phase != "evaluation":
+            if summary.iteration <= latest:
+                kept = [s for s in kept if s.iteration < summary.iteration]
+            latest = summary.iteration
+        kept.append(summary)
+    return kept
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megatron_energy.observe.facts import PlanFacts
+from megatron_energy.observe.figures import figure
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,26 @@ class PlannedGpus:
 
 def plan_markdown(facts: PlanFacts, gpus: Sequence[PlannedGpus], *, emulated: bool) -> str:
     """The plan's expectation, then one row per group of GPUs."""
-    lines = [f"## Plan: {facts.policy}{' (emulated GPUs)' if emulated else ''}", ""]
-    lines += [f"- {fact}" for fact in _expectations(facts)]
+    force = ", dry run: not in force" if facts.dry_run else ""
+    lines = [f"## Plan: {facts.plan_policy or facts.policy}{force}{' (emulated GPUs)' if emulated else ''}", ""]
+    lines += [f"- {fact}" for fact in _expectations(facts, " (emulated)" if emulated else "")]
     lines += ["", "| GPUs | count | switches | SM clock in the order of the iteration |", "| --- | ---: | ---: | --- |"]
     lines += [f"| {group.name} | {group.count} | {group.switches} | {_segments(group.segments)} |" for group in gpus]
     return "\n".join(lines)
 
 
-def _expectations(facts: PlanFacts) -> list[str]:
+def _expectations(facts: PlanFacts, mark: str) -> list[str]:
+    """``mark`` stands behind every figure that comes from the GPUs."""
     found = []
     if facts.expected_time_s is not None:
-        found.append(f"iteration time: {facts.expected_time_s:.4g} s")
+        found.append(f"expected iteration time: {facts.expected_time_s:.4g} s{mark}")
     if facts.expected_energy_j is not None:
-        found.append(f"energy: {facts.expected_energy_j:,.0f} J per iteration, all GPUs")
+        found.append(f"expected energy: {facts.expected_energy_j:,.0f} J per iteration, all GPUs{mark}")
+    if facts.expected_saved_percent is not None:
+        slowdown = figure(facts.expected_slowdown_percent, "+.2f", "%")
+        found.append(f"expected saving: {figure(facts.expected_saved_percent, '.2f', '%')} at {slowdown} time{mark}")
     if facts.bound_saved_percent is not None:
-        found.append(f"no plan can save more than {facts.bound_saved_percent:.2f}% at this deadline")
+        found.append(f"no plan can save more than {figure(facts.bound_saved_percent, '.2f', '%')} at this deadline{mark}")
     if facts.switches_mean is not None and facts.switches_max is not None:
         found.append(f"switches per GPU and iteration: {facts.switches_mean:.1f} on average, {facts.switches_max} at most")
     return found

@@ -1,49 +1,37 @@
 """What the run achieved, against its own baseline window: numbers, and summary.json."""
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_energy.observe.facts import PlanFacts
-from megatron_energy.observe.interval import GpuInterval, Interval, combine
+from megatron_energy.observe.interval import Interval
+from megatron_energy.observe.phases import Windows
 from megatron_energy.observe.plain import Plain, plain, write_json
-from megatron_energy.records.summary import GpuSummary, IterationSummary
+from megatron_energy.observe.report_rows import ReportRow, aggregate, known, rows_of
+from megatron_energy.observe.resolution import LEAST_BOUND_PERCENT, READABLE_PERCENT, SHARE_NEEDS, resolution_percent
 
 SCHEMA = "megatron-energy/summary"
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRow:
-    """One GPU, or all of them. None: not measured, or no such phase in this run.
+@dataclass(frozen=True)
+class SweepCost:
+    """What learning the profile cost on top of the baseline.
 
     Attributes:
-        gpu: where it stands; None for the row of all GPUs.
-        baseline_j, planned_j: J per iteration.
-        baseline_w, planned_w: mean power in W.
-        planned_mhz: mean SM clock under the plan.
-        waiting_percent: share of the time spent waiting under the plan.
-        requests: clock requests per iteration under the plan (mean over the GPUs in the row of all GPUs).
-        late_raises: raises that came too late, in all planned iterations.
+        iterations: of the sweep.
+        energy_j: J more than so many baseline iterations; negative: less, as slower clocks save. None: not known.
+        resolution_j: how far that may be off, by the counter's steps.
+        time_s: s more than they.
+        paid_back_after: planned iterations that save as much; None where the sweep cost nothing, or the saving is not known.
     """
 
-    gpu: dict[str, str | int] | None
-    baseline_j: float | None
-    planned_j: float | None
-    baseline_w: float | None
-    planned_w: float | None
-    planned_mhz: float | None
-    waiting_percent: float | None
-    requests: float | None
-    late_raises: int
-
-    @property
-    def saved_percent(self) -> float | None:
-        """Energy saved against the baseline; None without both."""
-        if not self.baseline_j or self.planned_j is None:
-            return None
-        return 100 * (1 - self.planned_j / self.baseline_j)
+    iterations: int
+    energy_j: float | None
+    resolution_j: float | None
+    time_s: float
+    paid_back_after: int | None
 
 
 @dataclass(frozen=True)
@@ -53,20 +41,36 @@ class Report:
     Attributes:
         facts: the plan and its files.
         emulated: the figures come from emulated GPUs.
-        baseline_iterations, planned_iterations: how many iterations stand behind the figures.
-        baseline_s, planned_s: mean time of an iteration; None where there was none.
+        windows: the iterations behind the figures.
         total: all GPUs.
         gpus: GPU by GPU, in the order (node, index).
     """
 
     facts: PlanFacts
     emulated: bool
-    baseline_iterations: int
-    planned_iterations: int
-    baseline_s: float | None
-    planned_s: float | None
+    windows: Windows
     total: ReportRow
     gpus: tuple[ReportRow, ...]
+
+    @property
+    def baseline_iterations(self) -> int:
+        """Iterations behind the baseline's figures."""
+        return self.windows.baseline.iterations if self.windows.baseline else 0
+
+    @property
+    def planned_iterations(self) -> int:
+        """Iterations behind the plan's figures."""
+        return self.windows.planned.iterations if self.windows.planned else 0
+
+    @property
+    def baseline_s(self) -> float | None:
+        """Mean time of a baseline iteration; None where there was none."""
+        return self.windows.baseline.time_s if self.windows.baseline else None
+
+    @property
+    def planned_s(self) -> float | None:
+        """Mean time of an iteration under the plan; None where there was none."""
+        return self.windows.planned.time_s if self.windows.planned else None
 
     @property
     def slowdown_percent(self) -> float | None:
@@ -75,42 +79,99 @@ class Report:
             return None
         return 100 * (self.planned_s / self.baseline_s - 1)
 
+    def resolution_percent(self, window: Interval | None) -> float | None:
+        """How far a window's energies may be off, by the steps of the counter; None without the window."""
+        return resolution_percent(window, self.facts.counter_step_s) if window is not None else None
+
+    @property
+    def saved_resolution_percent(self) -> float | None:
+        """How far the saving may be off, by the steps of the energy counter, in percentage points; None without both windows."""
+        before, after = self.resolution_percent(self.windows.baseline), self.resolution_percent(self.windows.planned)
+        return None if before is None or after is None else before + after
+
+    @property
+    def readable(self) -> bool:
+        """Whether the windows are long enough for the energy counter to tell energies at all."""
+        found = [self.resolution_percent(window) for window in (self.windows.baseline, self.windows.planned)]
+        return all(percent <= READABLE_PERCENT for percent in found if percent is not None)
+
+    @property
+    def saving_is_resolved(self) -> bool:
+        """Whether the saving is more than what the counter's steps leave open."""
+        saved, resolution = self.total.saved_percent, self.saved_resolution_percent
+        return saved is not None and resolution is not None and abs(saved) >= resolution
+
     @property
     def bound_share_percent(self) -> float | None:
-        """Measured saving as a share of the best possible one; None where either is not known or nothing could be saved."""
-        if self.total.saved_percent is None or not self.facts.bound_saved_percent:
+        """Measured saving as a share of the best possible one; None where that cannot be told, or nothing could be saved."""
+        saved, bound, resolution = self.total.saved_percent, self.facts.bound_saved_percent, self.saved_resolution_percent
+        if saved is None or bound is None or resolution is None:
             return None
-        return 100 * self.total.saved_percent / self.facts.bound_saved_percent
+        return 100 * saved / bound if bound >= max(LEAST_BOUND_PERCENT, SHARE_NEEDS * resolution) else None
+
+    @property
+    def sweep(self) -> SweepCost | None:
+        """What learning the profile cost; None where there was no sweep, or nothing to compare it with."""
+        sweep, baseline = self.windows.sweep, self.windows.baseline
+        if sweep is None or baseline is None:
+            return None
+        count, step_s = sweep.iterations, self.facts.counter_step_s
+        energy_j = known(count * (sweep.iteration_energy_j - baseline.iteration_energy_j))
+        percent = resolution_percent(sweep, step_s) + resolution_percent(baseline, step_s)
+        resolution_j = known(count * baseline.iteration_energy_j * percent / 100)
+        costs = energy_j is not None and resolution_j is not None and energy_j >= resolution_j
+        return SweepCost(
+            count,
+            energy_j,
+            resolution_j,
+            count * (sweep.time_s - baseline.time_s),
+            self._paid_back_after(energy_j) if costs and energy_j is not None else None,
+        )
+
+    def _paid_back_after(self, cost_j: float) -> int | None:
+        before_j, after_j = self.total.baseline_j, self.total.planned_j
+        if not self.saving_is_resolved or before_j is None or after_j is None or after_j >= before_j:
+            return None
+        return math.ceil(cost_j / (before_j - after_j))
 
     def to_dict(self) -> dict[str, Plain]:
         """Everything as plain values, for summary.json; unknown figures are null."""
+        facts, untouched = self.facts, self.windows.untouched
         return {
             "schema": SCHEMA,
             "version": SCHEMA_VERSION,
             "emulated": self.emulated,
-            "policy": self.facts.policy,
+            "policy": facts.policy,
+            "plan_policy": facts.plan_policy,
+            "off_reason": facts.off_reason,
             "baseline_iterations": self.baseline_iterations,
             "planned_iterations": self.planned_iterations,
+            "left_out_iterations": self.windows.left_out,
             "baseline_iteration_s": self.baseline_s,
             "iteration_s": self.planned_s,
             "slowdown_percent": self.slowdown_percent,
             "baseline_energy_j": self.total.baseline_j,
             "energy_j": self.total.planned_j,
             "saved_percent": self.total.saved_percent,
-            "bound_saved_percent": self.facts.bound_saved_percent,
+            "saved_resolution_percent": known(self.saved_resolution_percent),
+            "bound_saved_percent": facts.bound_saved_percent,
             "bound_share_percent": self.bound_share_percent,
-            "expected_iteration_s": self.facts.expected_time_s,
-            "expected_energy_j": self.facts.expected_energy_j,
-            "switches_per_gpu_mean": self.facts.switches_mean,
-            "switches_per_gpu_max": self.facts.switches_max,
+            "expected_iteration_s": facts.expected_time_s,
+            "expected_energy_j": facts.expected_energy_j,
+            "expected_saved_percent": facts.expected_saved_percent,
+            "expected_slowdown_percent": facts.expected_slowdown_percent,
+            "switches_per_gpu_mean": facts.switches_mean,
+            "switches_per_gpu_max": facts.switches_max,
             "requests_per_gpu_mean": self.total.requests,
             "late_raises": self.total.late_raises,
+            "untouched": None if untouched is None else _window_dict(untouched),
+            "sweep": plain(self.sweep),
             "files": {
-                "plan": plain(self.facts.plan_path),
-                "timeline": plain(self.facts.timeline_path),
-                "tensorboard": plain(self.facts.tensorboard_dir),
+                "plan": plain(facts.plan_path),
+                "timeline": plain(facts.timeline_path),
+                "tensorboard": plain(facts.tensorboard_dir),
             },
-            "gpus": [_row_dict(row) for row in self.gpus],
+            "gpus": [row.to_dict() for row in self.gpus],
         }
 
     def save(self, path: str | Path) -> None:
@@ -118,95 +179,17 @@ class Report:
         write_json(path, self.to_dict())
 
 
-def build_report(summaries: Sequence[IterationSummary], facts: PlanFacts) -> Report:
+def build_report(windows: Windows, facts: PlanFacts) -> Report:
     """Compare the planned iterations of a run with its baseline window.
 
     Args:
-        summaries: iterations of the run; phases other than baseline and planned are left out. The window measured
-            with ``measure`` counts as a baseline.
+        windows: the iterations of the run, by what they were for.
         facts: the plan, and where its files are.
     """
-    before = _phase(summaries, "baseline", "measure")
-    under_plan = _phase(summaries, "planned")
-    baseline, planned = _by_gpu(before), _by_gpu(under_plan)
-    everyone = {key: g.gpu for key, g in (baseline | planned).items()}
-    gpus = tuple(_row(everyone[key], baseline.get(key), planned.get(key)) for key in sorted(everyone))
-    return Report(
-        facts=facts,
-        emulated=any(s.emulated for s in summaries),
-        baseline_iterations=before.iterations if before else 0,
-        planned_iterations=under_plan.iterations if under_plan else 0,
-        baseline_s=before.time_s if before else None,
-        planned_s=under_plan.time_s if under_plan else None,
-        total=aggregate(gpus),
-        gpus=gpus,
-    )
+    gpus = rows_of(windows.baseline, windows.planned)
+    found = (windows.baseline, windows.planned, windows.untouched, windows.sweep)
+    return Report(facts, any(w.emulated for w in found if w is not None), windows, aggregate(gpus), gpus)
 
 
-def aggregate(rows: Sequence[ReportRow]) -> ReportRow:
-    """Several GPUs as one row: energy, power and late raises added, of everything else the mean."""
-    return ReportRow(
-        gpu=None,
-        baseline_j=_add(r.baseline_j for r in rows),
-        planned_j=_add(r.planned_j for r in rows),
-        baseline_w=_add(r.baseline_w for r in rows),
-        planned_w=_add(r.planned_w for r in rows),
-        planned_mhz=_average(r.planned_mhz for r in rows),
-        waiting_percent=_average(r.waiting_percent for r in rows),
-        requests=_average(r.requests for r in rows),
-        late_raises=sum(r.late_raises for r in rows),
-    )
-
-
-def _phase(summaries: Sequence[IterationSummary], *phases: str) -> Interval | None:
-    chosen = [s for s in summaries if s.phase in phases]
-    return combine(chosen) if chosen else None
-
-
-def _by_gpu(interval: Interval | None) -> dict[tuple[str, int], GpuInterval]:
-    return {(g.gpu.node, g.gpu.gpu): g for g in interval.gpus} if interval else {}
-
-
-def _row(where: GpuSummary, baseline: GpuInterval | None, planned: GpuInterval | None) -> ReportRow:
-    return ReportRow(
-        gpu={"rank": where.rank, "node": where.node, "gpu": where.gpu, "uuid": where.uuid, "stage": where.stage},
-        baseline_j=_known(baseline.iteration_energy_j if baseline else None),
-        planned_j=_known(planned.iteration_energy_j if planned else None),
-        baseline_w=_known(baseline.power_w if baseline else None),
-        planned_w=_known(planned.power_w if planned else None),
-        planned_mhz=_known(planned.clock_mhz if planned else None),
-        waiting_percent=_known(planned.waiting_percent if planned else None),
-        requests=_known(planned.requests if planned else None),
-        late_raises=planned.late_raises if planned else 0,
-    )
-
-
-def _row_dict(row: ReportRow) -> dict[str, Plain]:
-    return {
-        **(row.gpu or {}),
-        "baseline_energy_j": row.baseline_j,
-        "energy_j": row.planned_j,
-        "saved_percent": row.saved_percent,
-        "baseline_power_w": row.baseline_w,
-        "power_w": row.planned_w,
-        "clock_mhz": row.planned_mhz,
-        "waiting_percent": row.waiting_percent,
-        "requests": row.requests,
-        "late_raises": row.late_raises,
-    }
-
-
-def _known(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _add(values: Iterable[float | None]) -> float | None:
-    """Sum; None as soon as one is missing, since a sum without a member would read as a saving."""
-    found = list(values)
-    known = [v for v in found if v is not None]
-    return math.fsum(known) if known and len(known) == len(found) else None
-
-
-def _average(values: Iterable[float | None]) -> float | None:
-    found = [v for v in values if v is not None]
-    return math.fsum(found) / len(found) if found else None
+def _window_dict(window: Interval) -> dict[str, Plain]:
+    return {"iterations": window.iterations, "iteration_s": plain(window.time_s), "energy_j": plain(window.iteration_energy_j)}

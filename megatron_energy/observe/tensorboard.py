@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from megatron_energy.observe.interval import GpuInterval, Interval, combine, finite, mean
+from megatron_energy.observe.interval import GpuInterval, Interval, Totals, finite, mean
 from megatron_energy.observe.tags import GPU_MEASURES, JOB_MEASURES, MEGATRON_ENERGY, MEGATRON_POWER, SPREAD_MEASURES, Layout, Tags
 from megatron_energy.records.summary import IterationSummary
 
@@ -52,14 +52,15 @@ class TensorBoardLog:
             Megatron writes them itself (``--log-energy``).
         gpu_limit: with more GPUs than this only their mean, minimum and maximum are written, and the text says so: TensorBoard
             becomes unusable with tens of thousands of charts.
+        pending: iterations that ran before there was a writer; they are part of the first :meth:`write`.
     """
 
-    def __init__(self, writer: Writer, *, megatron_tags: bool = True, gpu_limit: int = 256) -> None:
+    def __init__(self, writer: Writer, *, megatron_tags: bool = True, gpu_limit: int = 256, pending: Totals | None = None) -> None:
         self._writer = writer
         self._megatron_tags = megatron_tags
         self._gpu_limit = gpu_limit
-        self._pending: list[IterationSummary] = []
-        self._tags = Tags()
+        self._pending = Totals() if pending is None else pending
+        self._tags = Tags(emulated=bool(self._pending) and self._pending.interval().emulated)
         self._layout_written = False
         self._total_j = 0.0
         self._saved_j = 0.0
@@ -68,14 +69,13 @@ class TensorBoardLog:
         """Take one iteration; it is part of the next :meth:`write`."""
         if summary.emulated and not self._tags.emulated:
             self._tags = Tags(emulated=True)
-        self._pending.append(summary)
+        self._pending.add(summary)
 
     def write(self, step: int) -> None:
         """Write the iterations since the last call as the figures of ``step``; without any, write nothing."""
         if not self._pending:
             return
-        interval = combine(self._pending)
-        self._pending.clear()
+        interval, self._pending = self._pending.interval(), Totals()
         self._total_j += math.fsum(finite(gpu.energy_j for gpu in interval.gpus))  # a GPU that could not be read leaves a gap
         self._saved_j += math.fsum(finite([interval.saved_j]))
         if not self._layout_written:

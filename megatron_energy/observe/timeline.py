@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from megatron_energy.atomic import write_whole
 from megatron_energy.observe.clocks import clock_pieces, iteration_window
+from megatron_energy.observe.figures import figure
 from megatron_energy.observe.timeline_rows import HATCHES, OTHER_COLOUR, ROW_HEIGHT, WAIT_COLOUR, WORK, draw_row
 from megatron_energy.records.iteration import RankIteration
 
@@ -34,14 +35,25 @@ class TimelineSide:
     Attributes:
         name: heading, such as ``Baseline`` or ``Plan``.
         rows: one rank per stage, first stage first.
-        energy_j: J of all GPUs in this iteration; None: only the rows drawn are added up, and the heading says so.
+        energy_j: J of all GPUs per iteration; None: only the rows drawn are added up, and the heading says so.
         gpus: number of GPUs behind ``energy_j``.
+        mean_s: iteration time, as a mean of the same iterations as ``energy_j``; None: the drawn one's.
+        iterations: so many iterations are behind ``energy_j`` and ``mean_s``: the counter's steps are too coarse for one.
+        resolution_percent: how far ``energy_j`` may be off, by the counter's steps; None: not known.
     """
 
     name: str
     rows: Sequence[RankIteration]
     energy_j: float | None = None
     gpus: int | None = None
+    mean_s: float | None = None
+    iterations: int = 1
+    resolution_percent: float | None = None
+
+    @property
+    def heading_s(self) -> float:
+        """Iteration time in the heading."""
+        return self.time_s if self.mean_s is None else self.mean_s
 
     @property
     def time_s(self) -> float:
@@ -135,12 +147,24 @@ def clock_colours(sides: Sequence[TimelineSide]) -> "ScalarMappable":
 def heading(side: TimelineSide, baseline: TimelineSide) -> str:
     """Name, time and energy of a side, and what it changes against the baseline."""
     scope = f"{side.gpus} GPUs" if side.energy_j is not None and side.gpus else f"the {len(side.rows)} GPUs shown"
-    text = f"{side.name}{' (emulated)' if side.emulated else ''}:  {side.time_s:.3f} s,  {side.total_j:,.0f} J ({scope})"
-    if side is baseline or not baseline.total_j or not baseline.time_s:
+    if side.iterations > 1:
+        scope += f", mean of {side.iterations} iterations"
+    emulated = " (emulated)" if side.emulated else ""
+    text = f"{side.name}{emulated}:  {side.heading_s:.3f} s,  {figure(side.total_j, ',.0f')} J ({scope})"
+    if side is baseline or not baseline.total_j or not baseline.heading_s:
         return text
+    slowdown = figure(100 * (side.heading_s / baseline.heading_s - 1), "+.2f", "%")
+    return f"{text},  {_saved(side, baseline)},  {slowdown} time"
+
+
+def _saved(side: TimelineSide, baseline: TimelineSide) -> str:
     saved = 100 * (1 - side.total_j / baseline.total_j)
-    slowdown = 100 * (side.time_s / baseline.time_s - 1)
-    return f"{text},  {saved:.2f}% saved,  {slowdown:+.2f}% time"
+    if side.resolution_percent is None or baseline.resolution_percent is None:
+        return f"{figure(saved, '.2f', '%')} saved"
+    resolution = side.resolution_percent + baseline.resolution_percent
+    if abs(saved) < resolution:
+        return f"saving not told apart by the counter (±{resolution:.2g}%)"
+    return f"{figure(saved, '.2f', '%')} (±{resolution:.2g}) saved"
 
 
 def _draw_side(

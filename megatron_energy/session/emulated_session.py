@@ -51,7 +51,7 @@ class Home:
         planner.check()
         self.coordinator = Coordinator(options, facts, planner, clocks_mhz, say)
         title = f"{options.emulated_model or 'model in training'} on {facts.world_size} emulated {gpu.name}"
-        self.reporter = Reporter(options, facts, self.coordinator.findings, title, say)
+        self.reporter = Reporter(options, facts, self.coordinator.findings, title, say, gpu.counter_update_s)
         self.advances = self._reached()
         self._written: PlannedRun | None = None
         self._stuck = False

@@ -1,54 +1,88 @@
 """Everything that a run leaves behind for people: journal, TensorBoard, time line, report. On the home rank only."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 from megatron_energy.errors import UserError
 from megatron_energy.observe.facts import PlanFacts
+from megatron_energy.observe.interval import Totals
 from megatron_energy.observe.journal import Journal
+from megatron_energy.observe.phases import Phases
 from megatron_energy.observe.plan_text import PlannedGpus, plan_markdown
 from megatron_energy.observe.report import Report, build_report
+from megatron_energy.observe.resolution import COUNTER_STEP_S
+from megatron_energy.observe.run_directory import RunLock, set_aside
 from megatron_energy.observe.tensorboard import TensorBoardLog, Writer
-from megatron_energy.observe.timeline import TimelineSide, save_timeline, timeline_figure
-from megatron_energy.observe.trace import write_trace
 from megatron_energy.records.summary import IterationSummary
-from megatron_energy.session.coordinator import Findings, IterationData
+from megatron_energy.session.coordinator import UNPLANNED, Findings, IterationData
+from megatron_energy.session.drawing import Drawing
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.options import EnergyOptions
 
-SETTLED_AFTER = 2
-"""Planned iterations before one is drawn: the first still contains the change of clocks from the phase before."""
+TOO_SMALL = "The emulated GPUs run the model in training, which is too small to measure: name a larger one with --energy-emulated-model."
+TOO_FEW = "Train more iterations."
 
 
 class Reporter:
-    """Collects summaries; writes at Megatron's log interval and at the end."""
+    """Takes in summaries; writes at Megatron's log interval and at the end. Keeps sums, not iterations: a run may be long.
 
-    def __init__(self, options: EnergyOptions, facts: JobFacts, findings: Findings, title: str, say: Callable[[str], None]) -> None:
+    Args:
+        options: what the user asked for.
+        facts: the job.
+        findings: of its course.
+        title: of the time line.
+        say: prints one line for the user.
+        counter_step_s: time between two steps of the GPUs' energy counter.
+
+    Raises:
+        UserError: RUN_DIR is in use by another run, or what an earlier one left in it cannot be set aside.
+    """
+
+    def __init__(
+        self,
+        options: EnergyOptions,
+        facts: JobFacts,
+        findings: Findings,
+        title: str,
+        say: Callable[[str], None],
+        counter_step_s: float = COUNTER_STEP_S,
+    ) -> None:
         self.options = options
-        self.facts = facts
         self.findings = findings
-        self.title = title
         self.say = say
         self.directory = options.run_dir
-        self.summaries: list[IterationSummary] = []
+        self._counter_step_s = counter_step_s
+        self._lock = RunLock(self.directory, say)
+        self._set_aside()
         self._journal = Journal(self.directory)
+        self._phases = Phases(planless=options.policy in UNPLANNED)
         self._log: TensorBoardLog | None = None
-        self._planned_seen = 0
+        self._pending = Totals()  # for TensorBoard, while there is no writer
+        self._last_step = 0
+        self._drawing = Drawing(facts, title, counter_step_s)
         self._drawn: IterationData | None = None
+        self._iterations_drawn = 0  # behind the heading of the last picture
         self._text_pending = False
         self._unwritable = False
+        self._plan_written = self._timeline_written = False
+
+    def _set_aside(self) -> None:
+        o = self.options
+        aside = set_aside(self.directory, [path for path in (o.plan, o.profile, o.emulated_model) if path is not None])
+        if aside is not None:
+            self.say(f"records of an earlier run in {self.directory} are now in {aside}")
 
     def add(self, summary: IterationSummary, data: IterationData) -> None:
         """Take in one iteration."""
-        self.summaries.append(summary)
+        settled = self._phases.add(summary)
         self._writing(lambda: self._journal.append(summary))
         if self._log is not None:
             self._log.add(summary)
-        if summary.phase == "planned":
-            self._planned_seen += 1
-            if self._planned_seen == SETTLED_AFTER:
-                self._drawn = data
+        else:
+            self._pending.add(summary)
+        # A phase begins with the clocks of the one before; later records of a long run may be without spans.
+        if self._drawn is None and settled and summary.phase == "planned" and any(r.spans for r in data.records):
+            self._drawn = data
 
     def plan_made(self) -> None:
         """The plan stands: it is written down, with the profile it was made from."""
@@ -56,20 +90,21 @@ class Reporter:
 
         planned, profile = self.findings.planned, self.findings.profile
         if planned is not None:
-            self._writing(lambda: planned.save(self.directory / "plan.json"))
+            self._plan_written = self._writing(lambda: planned.save(self.directory / "plan.json"))
             self._text_pending = True
         if profile is not None:
             self._writing(lambda: save_profile(profile, self.directory / "profile.csv"))
 
-    def _writing(self, write: Callable[[], None]) -> None:
-        """Write into RUN_DIR; where that fails (a full disk), records end and training goes on."""
+    def _writing(self, write: Callable[[], None]) -> bool:
+        """Write into RUN_DIR; where that fails (a full disk), records end and training goes on. Whether it was written."""
         if self._unwritable:
-            return
+            return False
         try:
             write()
         except (OSError, UserError) as error:
             self._unwritable = True
             self.say(f"no more records in {self.directory}: {error}")
+        return not self._unwritable
 
     def write(self, step: int, writer: Writer | None) -> None:
         """At Megatron's log interval, with its TensorBoard writer (None: no TensorBoard)."""
@@ -77,37 +112,47 @@ class Reporter:
             return
         if self._log is None:
             # Megatron writes its own two tags itself with --log-energy, which the launcher switches off on emulated GPUs.
-            self._log = TensorBoardLog(writer, megatron_tags=self.options.device == "emulated" or not self.options.log_energy)
-            for summary in self.summaries:
-                self._log.add(summary)
+            megatron_tags = self.options.device == "emulated" or not self.options.log_energy
+            self._log, self._pending = TensorBoardLog(writer, megatron_tags=megatron_tags, pending=self._pending), Totals()
         self._log.write(step)
-        planned = self.findings.planned
-        if self._text_pending and planned is not None:
+        self._last_step = step
+        if self._text_pending and self.findings.planned is not None:
             self._text_pending = False
             self._log.text("plan", plan_markdown(self.plan_facts(), self.planned_gpus(), emulated=self.emulated), step)
-        if self._drawn is not None:
-            self._draw(self._drawn, step)
-            self._drawn = None
+        if not self._iterations_drawn:
+            self._draw()
 
     @property
     def emulated(self) -> bool:
         """Whether the run's figures are emulated."""
-        return any(s.emulated for s in self.summaries)
+        return self._phases.emulated
+
+    @property
+    def policy(self) -> str:
+        """Of the plan in force; what was asked for where there is none, or where nothing is requested."""
+        planned = self.findings.planned
+        return str(self.options.policy) if planned is None or self.options.policy == "dry-run" else planned.plan.policy
 
     def plan_facts(self) -> PlanFacts:
-        """The plan's figures and the run's files."""
-        planned = self.findings.planned
-        timeline = self.directory / "timeline.png"
+        """The plan's figures, and the files that this run has written."""
+        planned, o = self.findings.planned, self.options
+        expected = planned.plan.expected if planned else None
         return PlanFacts(
-            policy=str(self.options.policy),
+            policy=self.policy,
             bound_saved_percent=planned.bound_saved_percent if planned else None,
             expected_time_s=planned.expected_time_s if planned else None,
             expected_energy_j=planned.expected_energy_j if planned else None,
             switches_mean=planned.switches_mean if planned else None,
             switches_max=planned.switches_max if planned else None,
-            plan_path=self.directory / "plan.json" if planned else None,
-            timeline_path=timeline if timeline.exists() else None,
-            tensorboard_dir=Path(self.options.tensorboard_dir) if self.options.tensorboard_dir else None,
+            plan_path=self.directory / "plan.json" if self._plan_written else None,
+            timeline_path=self.directory / "timeline.png" if self._timeline_written else None,
+            tensorboard_dir=Path(o.tensorboard_dir) if o.tensorboard_dir else None,
+            plan_policy=planned.plan.policy if planned else None,
+            expected_saved_percent=expected.saved_percent if expected else None,
+            expected_slowdown_percent=expected.slowdown_percent if expected else None,
+            off_reason=None if o.policy in UNPLANNED else self.findings.off_reason,
+            counter_step_s=self._counter_step_s,
+            too_short=TOO_SMALL if o.device == "emulated" and o.emulated_model is None else TOO_FEW,
         )
 
     def planned_gpus(self) -> list[PlannedGpus]:
@@ -116,57 +161,44 @@ class Reporter:
         return planned.per_stage() if planned else []
 
     def finish(self) -> Report | None:
-        """Write what is left and the end-of-run summary; None where nothing was measured."""
-        if self._drawn is not None:
-            self._draw(self._drawn, None)
+        """Write what is left and the end-of-run summary, and let RUN_DIR go; None where nothing ran."""
+        self._draw()
         self._writing(self._journal.close)
-        if not self.summaries:
-            return None
-        report = build_report(self._reported(), self.plan_facts())
-        self._writing(lambda: report.save(self.directory / "summary.json"))
-        self._finish_tensorboard(report)
+        report = None
+        if self._phases.iterations:
+            report = build_report(self._phases.windows(), self.plan_facts())
+            self._writing(lambda: report.save(self.directory / "summary.json"))
+            self._finish_tensorboard(report)
+        self._lock.release()
         return report
 
     def _finish_tensorboard(self, report: Report) -> None:
         """The run's row of TensorBoard's HPARAMS page."""
         if self._log is None:
             return
+        made_with = self.findings.planned.plan if self.findings.planned is not None else self.options
         settings: dict[str, str | float | bool] = {
-            "policy": str(self.options.policy),
-            "slowdown": self.options.slowdown,
-            "max-switches": self.options.max_switches,
+            "policy": self.policy,
+            "slowdown": made_with.slowdown,
+            "max-switches": made_with.max_switches,
         }
-        figures = {"saved-percent": report.total.saved_percent, "slowdown-percent": report.slowdown_percent}
+        saved = report.total.saved_percent if report.saving_is_resolved else None  # noise is no result
+        figures = {"saved-percent": saved, "slowdown-percent": report.slowdown_percent}
         log, known = self._log, {name: value for name, value in figures.items() if value is not None}
         self._writing(lambda: log.finish(settings, known))
 
-    def _reported(self) -> list[IterationSummary]:
-        """Without iterations that contain what came before them: the first, the first planned one, those right after an evaluation."""
-        skipped = {self.summaries[0].iteration}
-        if self._planned_seen > 1:
-            skipped.add(next(s.iteration for s in self.summaries if s.phase == "planned"))
-        for before, s in itertools.pairwise(self.summaries):
-            if before.phase == "evaluation" and s.phase in ("baseline", "planned"):
-                skipped.add(s.iteration)
-        return [s for s in self.summaries if s.iteration not in skipped]
-
-    def _draw(self, planned: IterationData, step: int | None) -> None:
-        """The time line of the last baseline iteration and of one under the plan, as a picture and as a trace."""
-        if not self.findings.baseline:
+    def _draw(self) -> None:
+        """The time line of the last baseline iteration and of one under the plan, where its heading has become better."""
+        if self._drawn is None or not self.findings.baseline:
             return
-        before = self.findings.baseline[-1]
-        ranks = _drawn_ranks(self.facts)
-        sides = [
-            TimelineSide(name, [data.records[rank] for rank in ranks], data.energy_j, self.facts.world_size)
-            for name, data in (("Baseline", before), ("Plan", planned))
-        ]
-        figure = timeline_figure(*sides, labels=[f"stage {stage}" for stage in range(len(ranks))], title=self.title)
-        self._writing(lambda: save_timeline(figure, self.directory / "timeline.png"))
-        self._writing(lambda: write_trace(self.directory / "trace.json", {"baseline": before.records, "plan": planned.records}))
-        if self._log is not None and step is not None:
-            self._log.figure("timeline", figure, step)
-
-
-def _drawn_ranks(facts: JobFacts) -> list[int]:
-    """One rank per stage, of the first replica."""
-    return [facts.ranks_where(stage=s, data_rank=0, tensor_rank=0, context_rank=0)[0] for s in range(facts.any.pipeline)]
+        windows = self._phases.windows()
+        iterations = windows.planned.iterations if windows.planned is not None else 0
+        if iterations <= self._iterations_drawn:
+            return
+        self._iterations_drawn = iterations
+        before, planned = self.findings.baseline[-1], self._drawn
+        figure = self._drawing.figure(before, planned, windows)
+        if self._writing(lambda: self._drawing.save(figure, self.directory, before, planned)):
+            self._timeline_written = True
+        if self._log is not None:
+            self._log.figure("timeline", figure, self._last_step)

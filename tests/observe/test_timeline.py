@@ -99,6 +99,16 @@ def test_headings_give_totals_and_changes() -> None:
     assert "(the 4 GPUs shown)" in heading(real, real)
 
 
+def test_headings_give_the_means_that_the_report_gives() -> None:
+    rows = pipeline_iteration()
+    baseline = TimelineSide("Baseline", rows, 10_000.0, 16, mean_s=2.0, iterations=3, resolution_percent=1.5)
+    plan = TimelineSide("Plan", rows, 8_500.0, 16, mean_s=1.99999, iterations=20, resolution_percent=0.25)
+    assert heading(baseline, baseline) == "Baseline (emulated):  2.000 s,  10,000 J (16 GPUs, mean of 3 iterations)"
+    expected = "Plan (emulated):  2.000 s,  8,500 J (16 GPUs, mean of 20 iterations),  15.00% (±1.8) saved,  +0.00% time"
+    assert heading(plan, baseline) == expected
+    assert "saving not told apart by the counter (±1.8%)" in heading(replace(plan, energy_j=9_900.0), baseline)
+
+
 def test_labels_are_microbatch_and_chunk_and_only_where_they_fit() -> None:
     assert span_label(Span("forward", 0, 3, 0, 1, 1410), many_chunks=False) == "3"
     assert span_label(Span("backward", 1, 12, 0, 1, 1410), many_chunks=True) == "12b"

@@ -12,6 +12,7 @@ import pytest
 from megatron_energy.cli import launch as launcher
 from megatron_energy.emulation.catalog import load
 from megatron_energy.errors import UserError
+from megatron_energy.observe.run_directory import RunLock
 from megatron_energy.session.emulated import on_emulated_nodes
 from megatron_energy.session.emulated_session import Home
 from megatron_energy.session.facts import JobFacts
@@ -100,6 +101,14 @@ def test_a_dry_run_on_this_hosts_gpus_cannot_learn(script: Path, tmp_path: Path,
         words = ["--nproc", "2", str(script), "--energy-policy", "dry-run", "--energy-device", "nvml", "--energy-dir", str(tmp_path)]
         assert launcher.main(words) == 2
     one_line(capsys, "--energy-policy dry-run requests no clock, so on this host's GPUs it learns nothing: give --energy-profile or")
+
+
+def test_a_run_directory_that_another_run_uses(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = RunLock(tmp_path / "energy", print)
+    assert launcher.main(["--nproc", "2", str(script), "--energy-device", "emulated", "--energy-dir", str(tmp_path / "energy")]) == 2
+    one_line(capsys, "energy is in use by another run (process ")
+    assert not (tmp_path / "energy" / "logs").exists()
+    lock.release()
 
 
 # Known once the layout is known: before the first step, and without Megatron in these tests.
