@@ -11,19 +11,19 @@ from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.background import Background
-from megatron_energy.session.coordinator import Coordinator, IterationData
-from megatron_energy.session.directive import Directive
+from megatron_energy.session.coordinator import Coordinator, IterationData, held_clocks_mhz, sweep_clocks_mhz
+from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.summaries import summarise
-from megatron_energy.session.timetable import Timetable, same_run
+from megatron_energy.session.timetable import Entry, Timetable, rest_of_sweep, same_run
 
 PATIENCE_S = 0.1
 """How long a log interval waits for the coordinator at most: decisions take microseconds, but a plan takes seconds."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class Handed:
     """One iteration of one rank.
 
     Attributes:
@@ -50,7 +50,7 @@ class Batch:
         stopped: why this rank alone runs at maximum clocks.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Handed] = field(default_factory=list)
     broken: str | None = None
     stale: str | None = None
     stopped: str | None = None
@@ -72,13 +72,13 @@ class Conductor:
     ) -> None:
         self.coordinator, self.reporter = coordinator, reporter
         self._timetables, self._facts, self._uuids = timetables, facts, uuids
-        self._waiting: list[deque[Entry]] = [deque() for _ in timetables]
-        self._background = Background(self.failed)
+        self._waiting: list[deque[Handed]] = [deque() for _ in timetables]
+        self._background = Background(self._failed)
         self._fed = 0
         self._stopped: set[int] = set()
         self._plan_written = False
 
-    def take(self, batches: Sequence[Batch], next_iteration: int, patience_s: float = PATIENCE_S) -> list[Directive] | None:
+    def take(self, batches: Sequence[Batch], next_iteration: int, patience_s: float = PATIENCE_S) -> list[list[Entry]] | None:
         """Take in what the ranks hand in.
 
         Args:
@@ -87,7 +87,7 @@ class Conductor:
             patience_s: see :data:`PATIENCE_S`.
 
         Returns:
-            By rank, what holds from ``next_iteration`` on; None where nothing changes.
+            By rank, entries of its timetable from ``next_iteration`` on; None where nothing changes.
         """
         for waiting, batch in zip(self._waiting, batches, strict=True):
             waiting.extend(batch.entries)
@@ -109,14 +109,21 @@ class Conductor:
         """At the log interval, with Megatron's TensorBoard writer."""
         self.reporter.write(step, writer)
 
-    def failed(self, error: Exception) -> None:
-        """Something of ours went wrong: clocks are given back, and RUN_DIR/error.txt tells us where it happened."""
+    def give_up(self, error: Exception, next_iteration: int) -> list[list[Entry]]:
+        """Something of ours went wrong in :meth:`take`: maximum clocks for every rank, whatever the coordinator is doing just now."""
+        self._background.submit(lambda: self._failed(error))
+        for timetable in self._timetables:
+            timetable.change([(next_iteration, constant_clock("maximum", 0))])
+        return [[(next_iteration, constant_clock("maximum", 0))] for _ in self._timetables]
+
+    def _failed(self, error: Exception) -> None:
+        """Say that clocks are given back; RUN_DIR/error.txt tells us where it happened."""
         with contextlib.suppress(OSError):
             path = self.reporter.directory / "error.txt"
             path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         self.coordinator.drop(f"an error in megatron-energy ({type(error).__name__}: {error}; see error.txt in the run directory)")
 
-    def _feed(self, row: Sequence[Entry]) -> None:
+    def _feed(self, row: Sequence[Handed]) -> None:
         first = row[0]
         if first.record.evaluation:
             self._background.submit(self.coordinator.interrupted)
@@ -145,7 +152,7 @@ class Conductor:
         if broken is not None:
             self._background.submit(lambda: self.coordinator.drop(broken))
 
-    def _report(self, row: Sequence[Entry]) -> None:
+    def _report(self, row: Sequence[Handed]) -> None:
         directive, data = self._timetables[row[0].record.rank].at(row[0].iteration), _data(row)
         phase: Phase = "evaluation" if row[0].record.evaluation else directive.phase
         if phase == "planned" and not all(entry.trusted for entry in row):
@@ -155,15 +162,23 @@ class Conductor:
         number, findings = data.records[0].iteration, self.coordinator.findings
         self.reporter.add(summarise(number, phase, data.records, energies_j, self._uuids, self._facts, findings, version), data)
 
-    def _changed(self, next_iteration: int) -> list[Directive] | None:
+    def _changed(self, next_iteration: int) -> list[list[Entry]] | None:
         wanted = self.coordinator.directives
         after_fed = [timetable.at(self._fed + 1) for timetable in self._timetables]
         if all(map(same_run, after_fed, wanted)):
             return None
-        for timetable, directive in zip(self._timetables, wanted, strict=True):
-            timetable.set_from(next_iteration, directive)
-        return wanted
+        changes = [self._entries(next_iteration, directive) for directive in wanted]
+        for timetable, entries in zip(self._timetables, changes, strict=True):
+            timetable.change(entries)
+        return changes
+
+    def _entries(self, next_iteration: int, wanted: Directive) -> list[Entry]:
+        if wanted.phase != "sweep":
+            return [(next_iteration, wanted)]
+        held_mhz = held_clocks_mhz(self.coordinator.findings.baseline[-1].records)
+        swept_mhz = sweep_clocks_mhz(self.coordinator.clocks_mhz, self.coordinator.options.sweep_clocks, held_mhz)
+        return rest_of_sweep(next_iteration, wanted, swept_mhz)
 
 
-def _data(row: Sequence[Entry]) -> IterationData:
+def _data(row: Sequence[Handed]) -> IterationData:
     return IterationData([entry.record for entry in row], [entry.program for entry in row])

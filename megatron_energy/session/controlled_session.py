@@ -14,12 +14,12 @@ from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import ClockRequest, Program
 from megatron_energy.session.actuation import Hold
-from megatron_energy.session.conductor import Batch, Conductor, Entry
+from megatron_energy.session.conductor import Batch, Conductor, Handed
 from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.instruments import Ended, Instruments
 from megatron_energy.session.rank_records import thinned
-from megatron_energy.session.timetable import Timetable
+from megatron_energy.session.timetable import Entry, Timetable
 
 IN_FULL = 3
 """So many iterations under a plan are handed in with all their spans, to be drawn; the others only with what a report needs."""
@@ -149,24 +149,23 @@ class ControlledSession:
 
     def _talk(self, iteration: int, writer: object) -> None:
         gathered = self._exchange.gather(self._batch())
-        replies: list[Directive] | None = None
+        replies: list[list[Entry]] | None = None
         if self._conductor is not None and gathered is not None:
             replies = self._conducted(self._conductor, gathered, iteration, writer)
         at_home = self._exchange.rank == self._exchange.home
-        nothing: list[Directive | None] = [None] * self._exchange.world_size
+        nothing: list[list[Entry] | None] = [None] * self._exchange.world_size
         reply = self._exchange.scatter((replies or nothing) if at_home else None)
         if reply is not None:
-            self._timetable.set_from(self._iteration + 1, reply)
+            self._timetable.change(reply)
 
-    def _conducted(self, conductor: Conductor, gathered: list[Batch], iteration: int, writer: object) -> list[Directive] | None:
+    def _conducted(self, conductor: Conductor, gathered: list[Batch], iteration: int, writer: object) -> list[list[Entry]] | None:
         """A defect of ours ends the plan, not the training: the other ranks wait for an answer."""
         try:
             replies = conductor.take(gathered, self._iteration + 1)
             conductor.write(iteration, writer)
             return replies
         except Exception as error:  # noqa: BLE001 -- see above
-            conductor.failed(error)
-            return conductor.coordinator.directives
+            return conductor.give_up(error, self._iteration + 1)
 
     def _batch(self) -> Batch:
         """What has happened since the last one. A defect of ours is told, and not raised while the others wait."""
@@ -187,10 +186,10 @@ class ControlledSession:
         self._told.add(reason)
         return reason
 
-    def _entry(self, pending: _Pending, record: RankIteration) -> Entry:
+    def _entry(self, pending: _Pending, record: RankIteration) -> Handed:
         counted = dataclasses.replace(record, requests=pending.requests, late_raises=pending.late_raises)
         kept = counted if self._is_wanted_in_full(pending) else thinned(counted)
-        return Entry(kept, pending.iteration, pending.program, pending.trusted and math.isfinite(record.end_s))
+        return Handed(kept, pending.iteration, pending.program, pending.trusted and math.isfinite(record.end_s))
 
     def _is_wanted_in_full(self, pending: _Pending) -> bool:
         if pending.ended.evaluation or pending.directive.phase not in ("baseline", "sweep", "planned"):

@@ -1,0 +1,294 @@
+"""Ranks that follow timetables and talk at log intervals only: their iterations are settled in virtual time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megatron_energy.gpus.counts import Counts
+from megatron_energy.observe.journal import Journal
+from megatron_energy.records.iteration import RankIteration
+from megatron_energy.records.steps import ClockRequest
+from megatron_energy.session import conductor as conductors
+from megatron_energy.session.actuation import Hold, Way
+from megatron_energy.session.conductor import Conductor
+from megatron_energy.session.controlled_session import ControlledSession
+from megatron_energy.session.directive import ITERATION_BEGIN, Directive
+from megatron_energy.session.instruments import Ended
+from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.timetable import Timetable, opening
+from tests.session.launched import UNTIL_PLAN
+from tests.session.simulated import SimulatedRun, with_requests
+from tests.session.small_job import FACTS, OPTIONS, make
+from tests.session.threads import Meeting, ThreadExchange, on_all_ranks
+
+LOG_INTERVAL = 4
+BASELINE, SWEEP = ["baseline"] * 2, ["sweep"] * 6
+BEFORE_PLAN = [*BASELINE, *["sweep"] * 2, *SWEEP, *["planning"] * 2]
+"""The power cap holds this job's clocks in the baseline. That is told at iteration 4, so another sweep begins at 5, and its end at 10
+is told at 12."""
+PLANNED_FROM = 5
+"""With a given plan: the end of the baseline is told at iteration 4."""
+
+
+class FakeController:
+    """Counts; what requests it gets is what the hooks would hand to it."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.maximum = 0
+        self.asked: list[int] = []
+        self.closed = False
+
+    def request(self, clock_mhz: int, delay_s: float) -> None:
+        self.asked.append(clock_mhz)
+
+    def to_maximum(self) -> None:
+        self.maximum += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class SettledInstruments:
+    """Records are what the simulation settled."""
+
+    failed = ""
+
+    def __init__(self, settled: dict[int, list[RankIteration]], rank: int) -> None:
+        self._settled, self._rank = settled, rank
+        self.defect: Exception | None = None
+
+    def end(self, number: int, evaluation: bool) -> Ended:
+        return Ended(number, evaluation, [], 0.0)
+
+    def records(self, ended: list[Ended]) -> list[RankIteration]:
+        if self.defect is not None:
+            raise self.defect
+        return [self._settled[iteration.number][self._rank] for iteration in ended]
+
+    def close(self) -> None:
+        pass
+
+
+class Job:
+    """A job of two stages whose ranks are :class:`ControlledSession` objects. ``capped`` False: the power cap does not show."""
+
+    def __init__(self, folder: Path, options: EnergyOptions = OPTIONS, settled_at_log: bool = True, capped: bool = True) -> None:
+        self.capped = capped
+        self.options = replace(options, directory=str(folder))
+        self.run = SimulatedRun(self.options, FACTS, FACTS.schedule("overlap"))  # its planner, its settler and its programs are used
+        self.said = self.run.said
+        self.meeting = Meeting(FACTS.world_size)
+        self.settled: dict[int, list[RankIteration]] = {}
+        self.conductor = self._conductor()
+        self.controllers = [FakeController() for _ in FACTS.ranks]
+        self.instruments = [SettledInstruments(self.settled, rank) for rank in range(FACTS.world_size)]
+        self.sessions = [self._session(rank, settled_at_log) for rank in range(FACTS.world_size)]
+        self.phases: list[str] = []
+        self.number = 0
+        self.released: list[int] = []
+
+    def _conductor(self) -> Conductor:
+        coordinator = self.run.coordinator
+        reporter = Reporter(self.options, self.run.facts, coordinator.findings, "a job", self.said.append)
+        timetables = [Timetable(self._opening()) for _ in FACTS.ranks]
+        uuids = [f"GPU-{rank}" for rank in range(FACTS.world_size)]
+        return Conductor(coordinator, timetables, self.run.facts, uuids, reporter)
+
+    def _opening(self) -> list[tuple[int, Directive]]:
+        return opening(self.options, self.run.coordinator.clocks_mhz)
+
+    def _session(self, rank: int, settled_at_log: bool) -> ControlledSession:
+        exchange = ThreadExchange(self.meeting, rank)
+        hold = Hold(Way("nvml"), close=lambda: self.released.append(rank))
+        home = self.conductor if rank == exchange.home else None
+        parts: Any = (hold, self.controllers[rank], self.instruments[rank])
+        return ControlledSession(exchange, *parts, Timetable(self._opening()), home, settled_at_log)
+
+    def iterate(self, count: int) -> None:
+        """So many iterations, with a log interval after every :data:`LOG_INTERVAL`-th."""
+        for _ in range(count):
+            self.number += 1
+            self.phases.append(self.sessions[0]._timetable.at(self.number).phase)
+            directives = [Directive("measure", session.requests) for session in self.sessions]
+            programs = [with_requests(p, d) for p, d in zip(self.run.programs, directives, strict=True)]
+            settled = self.run.settler.settle(programs, self.number)
+            self.settled[self.number] = settled if self.capped else [_obeyed(r, d) for r, d in zip(settled, directives, strict=True)]
+            for session, program in zip(self.sessions, self.run.programs, strict=True):
+                session.iteration(self.number, program, False)
+            if self.number % LOG_INTERVAL == 0:
+                self.log()
+
+    def log(self) -> None:
+        on_all_ranks([lambda session=session: session.log(self.number, None) for session in self.sessions])
+
+
+def _obeyed(record: RankIteration, directive: Directive) -> RankIteration:
+    """The record of a GPU that runs at whatever clock the iteration begins with."""
+    asked = directive.requests.get(ITERATION_BEGIN, (ClockRequest(0),))[0].clock_mhz or 1410
+    return replace(record, spans=[replace(span, clock_mhz=asked, throttled=False) for span in record.spans])
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log interval waits for the plan, so that runs are repeatable."""
+    monkeypatch.setattr(conductors.Conductor.take, "__defaults__", (60.0,))
+
+
+NewJob = Callable[..., Job]
+
+
+@pytest.fixture
+def new_job(tmp_path: Path) -> NewJob:
+    return lambda **options: Job(tmp_path, **options)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("plan")) / "plan.json"
+
+
+@pytest.fixture
+def planned(plan: Path, tmp_path: Path) -> Job:
+    """A job with a given plan, in its first iteration under it."""
+    job = Job(tmp_path, replace(OPTIONS, plan=str(plan)))
+    job.iterate(PLANNED_FROM)
+    assert job.phases == [*BASELINE, *["planning"] * 2, "planned"]
+    return job
+
+
+def test_phases_change_at_the_same_iteration_without_a_message(new_job: NewJob) -> None:
+    job = new_job(capped=False)
+    job.iterate(7)
+    assert job.meeting.exchanges == 2  # one log interval: what happened, and what comes next
+    job.iterate(9)
+    assert job.phases == BASELINE + SWEEP + ["planned"] * 8
+    assert job.meeting.exchanges == 2 * 4
+
+
+def test_where_the_power_cap_holds_clocks_the_sweep_begins_there(new_job: NewJob) -> None:
+    job = new_job()
+    job.iterate(16)
+    assert job.phases == [*BEFORE_PLAN, *["planned"] * 4]
+
+
+def test_what_is_learned_is_what_a_run_with_a_message_per_iteration_learns(new_job: NewJob, tmp_path: Path) -> None:
+    job = new_job()
+    job.iterate(16)
+    usual = SimulatedRun(OPTIONS, FACTS, FACTS.schedule("overlap"))
+    usual.iterate(UNTIL_PLAN)
+    ours, theirs = (run.coordinator.findings.planned for run in (job.run, usual))
+    assert ours is not None and theirs is not None
+    assert ours.expected_time_s == pytest.approx(theirs.expected_time_s, rel=1e-3)
+    assert ours.bound_saved_percent == pytest.approx(theirs.bound_saved_percent, abs=0.1), "learned from other steps of the counters"
+    summaries = {s.iteration: s for s in Journal(job.options.run_dir).read()}
+    assert summaries[16].phase == "planned" and summaries[16].saved_percent is not None and summaries[16].saved_percent > 5
+    assert abs(summaries[16].slowdown_percent or 0.0) < 0.5
+    assert (tmp_path / "plan.json").exists()
+
+
+def test_a_plan_that_is_late_finds_the_gpus_at_their_own_clocks(new_job: NewJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log intervals that do not wait: nothing lower than maximum clocks lasts while the plan is made."""
+    job = new_job(capped=False)
+    monkeypatch.setattr(job.conductor._background, "idle", lambda wait_s: False)
+    job.iterate(14)
+    assert job.phases == BASELINE + SWEEP + ["planning"] * 6
+    assert job.sessions[0].requests == {ITERATION_BEGIN: (ClockRequest(0),)}
+    monkeypatch.undo()
+    job.conductor._background.idle(60.0)
+    job.iterate(6)
+    assert job.phases[14:] == ["planning"] * 2 + ["planned"] * 4
+
+
+def test_a_script_that_does_not_wait_for_the_gpu_hands_the_last_iteration_in_later(new_job: NewJob) -> None:
+    job = new_job(settled_at_log=False)
+    job.iterate(8)
+    assert [s.iteration for s in Journal(job.options.run_dir).read()] == list(range(1, 8))
+    job.iterate(8)
+    assert job.phases == [*BEFORE_PLAN, *["planned"] * 4]
+
+
+def test_other_sizes_end_the_plan_on_every_rank_at_once(planned: Job) -> None:
+    assert any(session.requests for session in planned.sessions)
+    for session in planned.sessions:
+        session.stale("microbatches changed from 4 to 8 during the run")
+        assert session.requests == {} and session.evaluation_requests == {}
+    assert [controller.maximum for controller in planned.controllers] == [1, 1]
+    planned.sessions[0].request(ClockRequest(900))  # of the iteration that is running
+    assert 900 not in planned.controllers[0].asked
+    planned.iterate(3)
+    assert [line for line in planned.said if "maximum" in line] == [
+        "maximum clocks from here on: microbatches changed from 4 to 8 during the run"
+    ]
+    assert [s.phase for s in Journal(planned.options.run_dir).read()][PLANNED_FROM - 1 :] == ["planned"] + ["maximum"] * 3
+
+
+def test_one_rank_falls_back_alone(planned: Job) -> None:
+    planned.sessions[0].stop("clock control stopped: GPU is lost")
+    assert planned.sessions[0].requests == {} and planned.sessions[1].requests
+    planned.iterate(3)
+    assert [line for line in planned.said if "alone" in line] == [
+        "rank 0 alone runs at maximum clocks from here on: clock control stopped: GPU is lost"
+    ]
+    assert planned.sessions[1].requests, "the other one goes on under the plan"
+
+
+def test_a_broken_record_ends_the_plan(planned: Job) -> None:
+    planned.sessions[0].broken("a backward ran on an output that no recorded forward made")
+    planned.iterate(3)
+    assert planned.said[-1] == "maximum clocks from here on: rank 0: a backward ran on an output that no recorded forward made"
+    assert [session._timetable.at(9).phase for session in planned.sessions] == ["maximum"] * 2
+
+
+def test_a_defect_of_ours_on_one_rank_ends_the_plan_and_not_the_training(planned: Job) -> None:
+    planned.instruments[0].defect = ZeroDivisionError("division by zero")
+    planned.iterate(3)
+    assert planned.said[-1] == "maximum clocks from here on: rank 0: an error in megatron-energy (ZeroDivisionError: division by zero)"
+
+
+def test_a_defect_of_ours_at_home_gives_every_clock_back(planned: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fails(*_: object) -> None:
+        raise KeyError("units")
+
+    monkeypatch.setattr(planned.conductor, "_report", fails)
+    planned.iterate(4)
+    assert {session._timetable.at(9).phase for session in planned.sessions} == {"maximum"}
+    assert {session.requests[ITERATION_BEGIN] for session in planned.sessions} == {(ClockRequest(0),)}
+    planned.conductor._background.idle(60.0)
+    assert planned.said[-1].startswith("maximum clocks from here on: an error in megatron-energy (KeyError: 'units'")
+    assert "in fails" in (tmp_path / "error.txt").read_text()
+
+
+def test_a_network_that_fails_gives_this_ranks_clock_back(planned: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fails(_item: object) -> None:
+        raise RuntimeError("Connection reset by peer")
+
+    monkeypatch.setattr(planned.sessions[0]._exchange, "gather", fails)
+    planned.sessions[0].log(5, None)
+    assert planned.sessions[0].requests == {} and planned.controllers[0].maximum == 1
+    planned.sessions[0].log(6, None)  # and it is not tried again
+    assert planned.controllers[0].maximum == 1
+
+
+def test_evaluations_run_at_the_gpus_own_clock(planned: Job) -> None:
+    for session in planned.sessions:
+        assert session.evaluation_requests[ITERATION_BEGIN][0] == ClockRequest(0)
+        assert session.requests[ITERATION_BEGIN][0].clock_mhz > 0, "the iteration after it asks for the plan's clock anew"
+
+
+def test_the_end_gives_the_clock_back_before_anything_else(planned: Job) -> None:
+    planned.sessions[0].close()
+    assert planned.controllers[0].closed and planned.released == [0]
+
+
+def test_policies_without_a_plan_ask_for_nothing(new_job: NewJob) -> None:
+    job = new_job(options=replace(OPTIONS, policy="maximum"))
+    job.iterate(8)
+    assert job.phases == BASELINE + ["measure"] * 6
+    assert job.sessions[0].requests == {}
