@@ -32,7 +32,8 @@ SYSTEM = {"cp", "export", "install", "systemctl", "tensorboard"}
 OTHERS_FLAGS = {
     # Megatron-LM
     "--log-energy", "--no-overlap-p2p-communication", "--microbatch-group-size-per-virtual-pipeline-stage", "--tensorboard-dir",
-    "--overlap-moe-expert-parallel-comm", "--overlap-p2p-communication-warmup-flush", "--exit-signal-handler", "--use-distributed-optimizer",
+    "--overlap-moe-expert-parallel-comm", "--overlap-p2p-communication-warmup-flush",
+    "--exit-signal-handler", "--use-distributed-optimizer",
     # torchrun, TensorBoard, mypy, pip, Slurm, systemd, nvidia-smi, containers
     "--nproc-per-node", "--nnodes", "--logdir", "--strict", "--ignore-requires-python", "--no-deps", "--gpu-freq", "--now", "--gpu-reset",
     "--cap-add",
