@@ -50,7 +50,7 @@ def example_profile(page: Path) -> str:
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder of someone who follows the documentation in a checkout, with a training script of his own."""
-    for name in ("scripts", "tests", "tools", "megatron_energy"):
+    for name in ("docs", "scripts", "tests", "tools", "megatron_energy"):
         (tmp_path / name).symlink_to(ROOT / name)
     for name in ("pretrain_gpt.py", "program.py"):
         (tmp_path / name).touch()

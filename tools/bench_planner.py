@@ -36,8 +36,6 @@ from megatron_energy.profiles.profile import Profile
 from megatron_energy.profiles.tables import build_tables
 
 LOWTIME = "lowtime==0.3.0"
-UNIT_S = 0.001
-"""lowtime's unit of time in Perseus' published runs, on profiles at a tenth of their size: with ``--profile-scale 10`` it is 10 ms."""
 AGAINST = ("4x8", "8x8", "8x32")
 GROWTH = ("8x1x8", "8x1x32", "8x1x128", "8x1x512", "4x2x16", "8x2x16", "16x2x16", "8x2x64", "8x4x64", "16x4x64", "16x4x128")
 SWITCHES = 8
@@ -63,6 +61,7 @@ class Input:
     profile: str
     scale: float
     blocking_w: float
+    unit_s: float = 0.001  # lowtime's unit of time
 
 
 def stages_of(profile: Profile, count: int) -> Profile:
@@ -145,7 +144,7 @@ def lowtime(python: str, given: Input, case: Case, limit_s: float) -> dict[str, 
     clocks_mhz = problem.tables.clock_mhz
     job = {
         "blocking_w": given.blocking_w,
-        "unit_s": UNIT_S * given.scale,
+        "unit_s": given.unit_s,
         "limit_s": limit_s,
         "kinds": [np.column_stack([clocks_mhz, *row.reshape(2, -1)]).tolist() for row in kinds],
         "operations": kind_of.ravel().tolist(),
@@ -225,6 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--scratch", type=Path, metavar="DIR", help="where lowtime's environment is or is to be made; without: no comparison"
     )
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="CPU seconds of lowtime in each case (default: 300)")
+    parser.add_argument("--unit", type=float, default=0.001, metavar="S", help="lowtime's unit of time (default: 0.001)")
     parser.add_argument("--against", nargs="*", default=AGAINST, metavar="SxM", help="cases to compare in")
     parser.add_argument("--growth", nargs="*", default=GROWTH, metavar="SxVxM", help="cases to show growth with")
     parser.add_argument("--p2p", choices=P2P_MODES, default="overlap", help="of the growth cases (default: overlap)")
@@ -236,7 +236,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if args.profile is None:
         parser.error("--profile is required")
-    given = Input(args.profile, args.profile_scale, args.blocking_power)
+    given = Input(args.profile, args.profile_scale, args.blocking_power, args.unit)
     if args.scratch is not None:
         python = lowtime_python(args.scratch)
         against = {name: compared(given, case_of(name, "ideal"), python, args.limit) for name in args.against}

@@ -85,6 +85,7 @@ def evaluate(name: str, options: argparse.Namespace) -> Table:
         effort=options.effort,
         scratch=options.scratch,
         limit_s=options.limit,
+        other=lambda other: None if page is None else on_page(page, other),
     )
     table = sheet.empty()
     for update in sheet.fill(request):

@@ -1,5 +1,6 @@
 """Tables of time and memory: large jobs, the frontier, and lowtime on the same problems."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -92,20 +93,27 @@ SPEED = Sheet(
 )  # fmt: skip
 
 
+UNITS_S = (0.01, 0.001)
+"""Perseus' artifact has 1 ms on a profile at a tenth of its size, which is 10 ms here; with 1 ms its plans are hardly late."""
+
+
 def _lowtime(request: Request) -> Iterator[Update]:
     if request.scratch is None:
         return
     python = bench_planner.lowtime_python(request.scratch)
-    for sizes in bench_planner.AGAINST:
-        if request.wants_row((sizes,)):
-            yield (sizes,), bench_planner.compared(_given(request), bench_planner.case_of(sizes, "ideal"), python, request.limit_s)
+    for unit_s in UNITS_S:
+        given = dataclasses.replace(_given(request), unit_s=unit_s)
+        for sizes in bench_planner.AGAINST:
+            key = (sizes, f"{1000 * unit_s:.0f} ms")
+            if request.wants_row(key):
+                yield key, bench_planner.compared(given, bench_planner.case_of(sizes, "ideal"), python, request.limit_s)
 
 
 LOWTIME = Sheet(
-    ("S x M",),
+    ("S x M", "its unit of time"),
     (
         "lowtime, s", "saving at slowdown (claimed)", "MiB", "ours, s", "saving at slowdown", "bound", "our MiB", "50 points, s", "ratio",
     ),
-    [(sizes,) for sizes in bench_planner.AGAINST],
+    [(sizes, f"{1000 * unit_s:.0f} ms") for unit_s in UNITS_S for sizes in bench_planner.AGAINST],
     _lowtime,
 )  # fmt: skip

@@ -24,6 +24,7 @@ class Request:
         effort: of searches: default or high.
         scratch: a folder for the environment of other solvers; None: they are left out.
         limit_s: seconds that a proof or another solver may take.
+        other: another table as the page has it.
     """
 
     folder: Path
@@ -34,6 +35,7 @@ class Request:
     effort: str = "default"
     scratch: Path | None = None
     limit_s: float = 60.0
+    other: Callable[[str], Table | None] = lambda name: None
 
     def wants(self, key: Key, column: str) -> bool:
         """Whether a cell is to be computed."""
