@@ -16,6 +16,8 @@ class Windows:
         untouched: clocks as found, after a plan was made that is not run (a dry run).
         sweep: at one clock after the other, to learn the profile. All of its iterations.
         left_out: iterations that are in none of them.
+        baseline_windows: how many windows the baseline is made of; several where it was measured again during the run.
+        drift_percent: by how much the baseline's time changed from the first to the last; None: one window.
     """
 
     baseline: Interval | None = None
@@ -23,6 +25,8 @@ class Windows:
     untouched: Interval | None = None
     sweep: Interval | None = None
     left_out: int = 0
+    baseline_windows: int = 1
+    drift_percent: float | None = None
 
 
 class Phases:

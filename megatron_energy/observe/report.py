@@ -147,6 +147,8 @@ class Report:
             "baseline_iterations": self.baseline_iterations,
             "planned_iterations": self.planned_iterations,
             "left_out_iterations": self.windows.left_out,
+            "baseline_windows": self.windows.baseline_windows,
+            "baseline_drift_percent": self.windows.drift_percent,
             "baseline_iteration_s": self.baseline_s,
             "iteration_s": self.planned_s,
             "slowdown_percent": self.slowdown_percent,

@@ -25,6 +25,10 @@ def sentences(report: Report) -> list[str]:
     if report.planned_iterations and facts.off_reason is not None:
         lines.append(f"Maximum clocks at the end: {facts.off_reason}.")
     lines.append(_iterations(report))
+    if report.windows.drift_percent is not None:
+        drift = f"{figure(report.windows.drift_percent, '+.2f', '%')} in time{_emulated(report)}"
+        count = report.windows.baseline_windows
+        lines.append(f"The baseline, measured {count} times, drifted by {drift}: plans are compared with what lies between.")
     if not report.readable:
         step = f"{1000 * facts.counter_step_s:.0f} ms"
         lines.append(f"Too short for the energy counter, which steps every {step}: no energies are shown. {facts.too_short}")

@@ -14,6 +14,7 @@ from megatron_energy.session.background import Background
 from megatron_energy.session.coordinator import Coordinator, IterationData, held_clocks_mhz, sweep_clocks_mhz
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.summaries import summarise
 from megatron_energy.session.timetable import Entry, Timetable, rest_of_sweep, same_run
@@ -76,7 +77,7 @@ class Conductor:
         self._background = Background(self._failed)
         self._fed = 0
         self._stopped: set[int] = set()
-        self._plan_written = False
+        self._written: PlannedRun | None = None
 
     def take(self, batches: Sequence[Batch], next_iteration: int, patience_s: float = PATIENCE_S) -> list[list[Entry]] | None:
         """Take in what the ranks hand in.
@@ -100,8 +101,9 @@ class Conductor:
         idle = self._background.idle(patience_s)
         for row in rows:
             self._report(row)
-        if idle and not self._plan_written and self.coordinator.findings.planned is not None:
-            self._plan_written = True
+        planned = self.coordinator.findings.planned
+        if idle and planned is not None and planned is not self._written:  # the guard may put another one in force
+            self._written = planned
             self.reporter.plan_made()
         return self._changed(next_iteration) if idle else None
 

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from megatron_energy.atomic import write_whole
 from megatron_energy.errors import UserError
 from megatron_energy.observe.journal import FILE_NAME as JOURNAL
+from megatron_energy.observe.run_directory import LOCK
 
 FILE_NAME = "control"
 Command: TypeAlias = Literal["drop", "resume"]
@@ -25,7 +26,7 @@ def write_control(run_dir: str | os.PathLike[str], command: Command) -> Path:
         UserError: no run records there, or the file cannot be written.
     """
     folder = Path(run_dir)
-    if not (folder / JOURNAL).is_file():
+    if not any((folder / name).is_file() for name in (LOCK, JOURNAL)):
         raise UserError(f"no run in {folder} (it has no {JOURNAL}): give the --energy-dir of a running job")
     path = folder / FILE_NAME
     try:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 
 from megatron_energy.errors import UserError
+from megatron_energy.observe.baseline import BaselineWindows
 from megatron_energy.pipeline.match import ScheduleMismatch
 from megatron_energy.profiles.profile import Profile
 from megatron_energy.records.iteration import RankIteration, job_time_s
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
-from megatron_energy.session.baseline import BaselineWindows
 from megatron_energy.session.control import Control
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
@@ -86,6 +86,12 @@ class Findings:
         """Mean joules of all GPUs per baseline iteration."""
         known = [i.energy_j for i in self.baseline if math.isfinite(i.energy_j)]  # an iteration whose counter failed is left out
         return sum(known) / len(known) if known else None
+
+    @property
+    def compared_with(self) -> tuple[float | None, float | None]:
+        """Iteration time in s and joules of all GPUs of the latest baseline window."""
+        latest = self.windows.latest
+        return (latest.time_s, latest.energy_j) if self.windows.count > 1 else (self.baseline_time_s, self.baseline_energy_j)
 
 
 class Coordinator:

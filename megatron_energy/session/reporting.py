@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from megatron_energy.errors import UserError
+from megatron_energy.observe.baseline import against_interpolated
 from megatron_energy.observe.facts import PlanFacts
 from megatron_energy.observe.interval import Totals
 from megatron_energy.observe.journal import Journal
-from megatron_energy.observe.phases import Phases
+from megatron_energy.observe.phases import Phases, Windows
 from megatron_energy.observe.plan_text import PlannedGpus, plan_markdown
 from megatron_energy.observe.report import Report, build_report
 from megatron_energy.observe.resolution import COUNTER_STEP_S
@@ -75,6 +76,7 @@ class Reporter:
     def add(self, summary: IterationSummary, data: IterationData) -> None:
         """Take in one iteration."""
         settled = self._phases.add(summary)
+        self.findings.windows.add(summary)
         self._writing(lambda: self._journal.append(summary))
         if self._log is not None:
             self._log.add(summary)
@@ -166,11 +168,15 @@ class Reporter:
         self._writing(self._journal.close)
         report = None
         if self._phases.iterations:
-            report = build_report(self._phases.windows(), self.plan_facts())
+            report = build_report(self._windows(), self.plan_facts())
             self._writing(lambda: report.save(self.directory / "summary.json"))
             self._finish_tensorboard(report)
         self._lock.release()
         return report
+
+    def _windows(self) -> Windows:
+        """What there is to compare, with the baseline between its windows where it was measured several times."""
+        return against_interpolated(self._phases.windows(), self.findings.windows.interpolated())
 
     def _finish_tensorboard(self, report: Report) -> None:
         """The run's row of TensorBoard's HPARAMS page."""
@@ -191,7 +197,7 @@ class Reporter:
         """The time line of the last baseline iteration and of one under the plan, where its heading has become better."""
         if self._drawn is None or not self.findings.baseline:
             return
-        windows = self._phases.windows()
+        windows = self._windows()
         iterations = windows.planned.iterations if windows.planned is not None else 0
         if iterations <= self._iterations_drawn:
             return

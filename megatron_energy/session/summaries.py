@@ -33,7 +33,7 @@ def summarise(
     time_s = job_time_s(records)
     gpus = [_gpu(r, e, u, facts.ranks[r.rank]) for r, e, u in zip(records, energies_j, uuids, strict=True)]
     summary = IterationSummary(iteration, phase, time_s, gpus, plan_version, emulated=any(r.emulated for r in records))
-    baseline_s, baseline_j = findings.baseline_time_s, findings.baseline_energy_j
+    baseline_s, baseline_j = findings.compared_with
     comparable = findings.comparable and not findings.after_evaluation
     if phase not in ("baseline", "sweep", "evaluation") and comparable and baseline_s and baseline_j:
         summary.saved_percent = 100 * (1 - summary.energy_j / baseline_j)

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from megatron_energy.observe.baseline import BaselineWindows, against_interpolated
+from megatron_energy.observe.phases import Phases
 from megatron_energy.records.summary import GpuSummary, IterationSummary
-from megatron_energy.session.baseline import BaselineWindows
 
 
 def feed(windows: BaselineWindows, phase: str, *times_s: float, energy_j: float | None = None) -> None:
@@ -38,7 +39,7 @@ def test_an_evaluation_does_not_end_a_window():
     feed(windows, "evaluation", 1.0)
     feed(windows, "baseline", 9.0, 2.0)
     feed(windows, "sweep", 3.0)
-    assert (windows.windows, windows.latest.count, windows.latest.time_s) == (1, 2, 2.0)
+    assert (windows.count, windows.latest.count, windows.latest.time_s) == (1, 2, 2.0)
 
 
 def test_an_iteration_without_energy_is_left_out():
@@ -54,5 +55,29 @@ def test_nothing_grows_with_the_run():
     for _ in range(100):
         feed(windows, "baseline", 2.0, 2.0, 2.0)
         feed(windows, "planned", *[2.0] * 5)
-    assert windows.windows == 100
+    assert windows.count == 100
     assert all(not isinstance(value, list | dict) for value in vars(windows).values())
+
+
+def test_a_report_compares_with_what_lies_between():
+    windows, phases = BaselineWindows(), Phases()
+
+    class Both:
+        def add(self, summary: IterationSummary) -> None:
+            windows.add(summary)
+            phases.add(summary)
+
+    both = Both()
+    feed(both, "baseline", 9.0, 2.0, 2.0)  # type: ignore[arg-type]
+    feed(both, "planned", 9.0, *[2.1] * 6)  # type: ignore[arg-type]
+    feed(both, "baseline", 9.0, 2.2)  # type: ignore[arg-type]
+    feed(both, "maximum", 2.2)  # type: ignore[arg-type]
+    found = against_interpolated(phases.windows(), windows.interpolated())
+    assert found.baseline is not None and found.planned is not None
+    assert phases.windows().baseline.time_s == pytest.approx((2.0 + 2.0 + 2.2) / 3)  # type: ignore[union-attr]
+    assert found.baseline.time_s == pytest.approx(2.1)
+    assert found.baseline.iteration_energy_j == pytest.approx(210.0)
+    assert found.baseline.gpus[0].power_w == pytest.approx(100.0)
+    assert (found.baseline_windows, found.drift_percent) == (2, pytest.approx(10.0))
+    assert found.planned.iteration_energy_j == pytest.approx(210.0)  # so nothing is saved, where the mean would show a saving of -1.6%
+    assert against_interpolated(phases.windows(), None).drift_percent is None
