@@ -13,6 +13,7 @@ from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.profile import Profile
+from megatron_energy.profiles.sizes import check_sizes
 from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
 
 
@@ -74,6 +75,7 @@ def job_of(
         UserError: a profile that does not fit or has no energy in it, or no blocking power.
     """
     profile = load_profile(args.profile, args.profile_scale)
+    check_sizes(profile, schedule.stages, schedule.chunks)
     graph = _graph(schedule, profile)
     tables = build_tables(graph, profile, schedule.chunks)
     problem = Problem(graph, tables, blocking_power_of(args, profile, blocking_power_w), gpus_per_unit, slowdown, straggler)

@@ -68,7 +68,7 @@ def plan_of_ranks(args: argparse.Namespace, schedule: "Schedule") -> tuple["Plan
     from megatron_energy.planning.replicas import stage_of_rank
 
     layout = _layout(args.tensor, args.data, args.expert, args.pipeline)
-    profiles = _slowed(_profiles(args, layout), dict(args.slower)).rounded(stage_of_rank(layout), ROUNDING)
+    profiles = _slowed(_profiles(args, layout, schedule), dict(args.slower)).rounded(stage_of_rank(layout), ROUNDING)
 
     def job_of(ranks: "RankProfiles") -> "JobProblem":
         return _job(args, schedule, layout, ranks, slowdown=args.slowdown, straggler=args.straggler)
@@ -103,7 +103,7 @@ def replay_of_ranks(args: argparse.Namespace, plan: "Plan", schedule: "Schedule"
     sizes = plan.layout
     layout = _layout(sizes["tensor"], sizes["data"], sizes["expert"], sizes["pipeline"])
     told = [slow_gpu(text) for text in str(plan.provenance.get("slower", "")).split()]
-    profiles = _slowed(_profiles(args, layout), dict(told))
+    profiles = _slowed(_profiles(args, layout, schedule), dict(told))
     power_w = plan.provenance.get("blocking_power_w")
 
     def job_of(ranks: "RankProfiles") -> "JobProblem":
@@ -126,11 +126,15 @@ def _layout(tensor: int, data: int, expert: int, pipeline: int) -> "Layout":
     return Layout(tensor=tensor, data=data, expert=expert, pipeline=pipeline)
 
 
-def _profiles(args: argparse.Namespace, layout: "Layout") -> "RankProfiles":
+def _profiles(args: argparse.Namespace, layout: "Layout", schedule: "Schedule") -> "RankProfiles":
     from megatron_energy.planning.replicas import stage_of_rank
     from megatron_energy.profiles.files import load_rank_profiles
+    from megatron_energy.profiles.sizes import check_sizes
 
-    return load_rank_profiles(args.profile, stage_of_rank(layout), args.profile_scale)
+    found = load_rank_profiles(args.profile, stage_of_rank(layout), args.profile_scale)
+    for profile in found.profiles:
+        check_sizes(profile, schedule.stages, schedule.chunks)
+    return found
 
 
 def _slowed(profiles: "RankProfiles", slower: dict[int, float]) -> "RankProfiles":

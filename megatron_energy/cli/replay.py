@@ -13,6 +13,10 @@ from megatron_energy.pipeline.schedule import P2P_MODES, P2pMode, Schedule
 if TYPE_CHECKING:
     from megatron_energy.cli.job import Job
     from megatron_energy.planning.plan import Plan
+    from megatron_energy.planning.request_check import RequestCheck
+
+TOLD_PERCENT = 0.01
+"""Further from the file's own figures than this, they are shown as well."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,16 +40,44 @@ def handler(args: argparse.Namespace) -> int:
     from megatron_energy.planning.plan import load_plan
 
     plan = load_plan(args.plan)
+    requests: RequestCheck | None = None
     if plan.by_rank:
         replayed, interpolated_mhz = replay_of_ranks(args, plan, _schedule(plan.schedule, args.p2p))
     else:
         job = _job(args, plan)
-        replayed, interpolated_mhz = _replayed(args.plan, plan, job), job.unmeasured(plan.clocks_mhz)
+        (replayed, requests), interpolated_mhz = _replayed(args.plan, plan, job), job.unmeasured(plan.clocks_mhz)
     if args.json:
-        print(json.dumps(summary_of(replayed, interpolated_mhz)))
+        print(json.dumps({**summary_of(replayed, interpolated_mhz), **_further(plan, requests)}))
     else:
         print_plan(replayed, interpolated_mhz)
+        for line in _remarks(plan, replayed, requests):
+            print(line)
     return 0
+
+
+def _further(plan: "Plan", requests: "RequestCheck | None") -> dict[str, float | int | None]:
+    """What the file says, and what its requests do (None: not looked at, where ranks are told apart)."""
+    return {
+        "told_iteration_s": plan.expected.iteration_s,
+        "told_saved_percent": plan.expected.saved_percent,
+        "requests": None if requests is None else requests.requests,
+        "late_raises": None if requests is None else len(requests.late_s),
+        "latest_raise_s": None if requests is None else requests.latest_s,
+    }
+
+
+def _remarks(plan: "Plan", replayed: "Plan", requests: "RequestCheck | None") -> list[str]:
+    from megatron_energy.planning.request_check import described, switching
+
+    lines = ["", "These are figures of the segments; requests of plans that tell ranks apart are not followed."] if requests is None else []
+    if requests is not None and switching(plan.units):
+        lines = ["", described(requests, plan.lead_s)]
+    told, found = plan.expected, replayed.expected
+    if told.baseline_iteration_s and (
+        abs(told.saved_percent - found.saved_percent) > TOLD_PERCENT or abs(told.slowdown_percent - found.slowdown_percent) > TOLD_PERCENT
+    ):
+        lines.append(f"the file itself expects {told.saved_percent:.2f}% less energy at {told.slowdown_percent:+.2f}% time")
+    return lines
 
 
 def _job(args: argparse.Namespace, plan: "Plan") -> "Job":
@@ -79,9 +111,11 @@ def _schedule(planned: Schedule, p2p: P2pMode | None) -> Schedule:
     return dataclasses.replace(planned, p2p=p2p, warmup_flush=flush)
 
 
-def _replayed(path: str, plan: "Plan", job: "Job") -> "Plan":
+def _replayed(path: str, plan: "Plan", job: "Job") -> "tuple[Plan, RequestCheck]":
+    from megatron_energy.pipeline.replay import replay
     from megatron_energy.planning.assemble import expectation
-    from megatron_energy.planning.requests import clock_columns
+    from megatron_energy.planning.request_check import check_requests
+    from megatron_energy.planning.requests import Timing, clock_columns
 
     try:
         clocks = clock_columns(job.problem.graph, job.problem.tables.clock_mhz, plan.units)
@@ -90,4 +124,11 @@ def _replayed(path: str, plan: "Plan", job: "Job") -> "Plan":
         raise UserError(
             f"{path} begins a segment at {kind} {microbatch} of chunk {chunk}, which its schedule does not have: make the plan again"
         ) from error
-    return dataclasses.replace(plan, schedule=job.schedule, expected=expectation(job.problem, clocks))
+    done = replay(job.problem.graph, job.problem.durations(clocks))
+    try:
+        requests = check_requests(job.problem.graph, plan, Timing(done.start_s, done.end_s, done.makespan_s))
+    except KeyError as error:
+        raise UserError(
+            f"{path} has requests at {error.args[0]}, which the profile has not: replay with the profile it was made from"
+        ) from error
+    return dataclasses.replace(plan, schedule=job.schedule, expected=expectation(job.problem, clocks)), requests

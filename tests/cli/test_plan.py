@@ -7,6 +7,7 @@ from megatron_energy.cli.plan import POLICIES
 from megatron_energy.emulation.catalog import load
 from megatron_energy.planning import policies
 from megatron_energy.planning.plan import load_plan
+from megatron_energy.profiles.files import load_profile
 from tests.cli.offline import TWO_CLOCKS, TWO_STAGES, Row, Shell, write_profile
 
 PROMISED_KEYS = {
@@ -173,9 +174,9 @@ def test_zeus_files_load_as_they_are(data_dir: Path, shell: Shell) -> None:
     files = sorted((data_dir / "perseus_sosp24" / "stage_profile").glob("*.csv"))
     assert files
     for path in files:
-        found = shell.json(
-            "plan", "--profile", path, "--profile-scale", 10, "--pipeline", 2, "--microbatches", 3, "--gpu", "a100-sxm4-80gb"
-        )
+        stages = 1 + max(stage for stage, _, _ in load_profile(path).curves)
+        job = ["--pipeline", stages, "--microbatches", 2]
+        found = shell.json("plan", "--profile", path, "--profile-scale", 10, *job, "--gpu", "a100-sxm4-80gb")
         assert 0 < found["saved_percent"] <= found["bound_saved_percent"] + 1e-9
         assert found["slowdown_percent"] <= 0
 

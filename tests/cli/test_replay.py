@@ -109,6 +109,9 @@ def segment(kind: str, microbatch: int, clock_mhz: int) -> dict[str, Any]:
     return {"kind": kind, "chunk": 0, "microbatch": microbatch, "clock_mhz": clock_mhz}
 
 
+WITH_STEPS = [*TWO_STAGES, *((stage, "optimizer", 0, 0.5, 40.0) for stage in (0, 1))]
+
+
 def write_plan(path: Path, body: object) -> Path:
     path.write_text(json.dumps(body), encoding="utf-8")
     return path
@@ -158,6 +161,55 @@ def test_a_plan_that_tells_ranks_apart(profile: Path, tmp_path: Path, shell: She
     path = write_plan(tmp_path / "plan.json", body)
     found = shell.json("replay", "--profile", profile, "--plan", path)
     assert found["energy_j"] == found["baseline_energy_j"] == pytest.approx(4200)  # as without ranks: one GPU per stage
+
+
+def test_requests_are_followed(tmp_path: Path, shell: Shell) -> None:
+    profile, path = four_stages(tmp_path / "profile.csv", steps=True), tmp_path / "plan.json"
+    made = ["--pipeline", 4, "--microbatches", 4, "--lead", 0.08, "--out", path]
+    shell.json("plan", "--profile", profile, *made)
+    command = ["replay", "--profile", profile, "--plan", path]
+    good = shell.json(*command)
+    assert good["requests"] > 0 and (good["late_raises"], good["latest_raise_s"]) == (0, 0.0)
+    assert f"requests: {good['requests']} bring the segments about, raises in time (asked for 0.08 s early)" in shell.text(*command)
+    body = json.loads(path.read_text())
+    late = next(r for u in body["units"] for r in u["requests"] if r["delay_s"] > 0)
+    late["delay_s"] += 0.05
+    write_plan(path, body)
+    found = shell.json(*command)
+    assert (found["late_raises"], found["latest_raise_s"]) == (1, pytest.approx(0.05))
+    assert found["energy_j"] == good["energy_j"]
+    assert "raises would be in force late, by up to 0.0500 s" in shell.text(*command)
+
+
+def test_requests_at_steps_that_the_profile_has_not(profile: Path, tmp_path: Path, shell: Shell) -> None:
+    body = hand_made([[segment("forward", 0, 1400), segment("backward", 1, 1000)], [segment("forward", 0, 1400)]])
+    body["units"][0]["requests"] = [
+        {"kind": "optimizer", "chunk": -1, "microbatch": -1, "edge": "end", "clock_mhz": 1400},
+        {"kind": "backward", "chunk": 0, "microbatch": 1, "edge": "begin", "clock_mhz": 1000},
+    ]
+    path = write_plan(tmp_path / "plan.json", body)
+    assert shell.complaint("replay", "--profile", profile, "--plan", path) == (
+        f"{path} has requests at optimizer, which the profile has not: replay with the profile it was made from"
+    )
+    assert shell.json("replay", "--profile", write_profile(tmp_path / "p.csv", WITH_STEPS, 100.0), "--plan", path)["late_raises"] == 0
+
+
+def test_what_the_file_says_itself_is_shown_where_it_differs(tmp_path: Path, shell: Shell) -> None:
+    profile, path = four_stages(tmp_path / "profile.csv"), tmp_path / "plan.json"
+    shell.json("plan", "--profile", profile, "--pipeline", 4, "--chunks", 2, "--microbatches", 4, "--p2p", "ideal", "--out", path)
+    assert "the file itself expects" not in shell.text("replay", "--profile", profile, "--plan", path)
+    told = json.loads(path.read_text())["expected"]["saved_percent"]
+    shown = shell.text("replay", "--profile", profile, "--plan", path, "--p2p", "batched")
+    assert f"the file itself expects {told:.2f}% less energy at +0.00% time" in shown
+
+
+def test_a_profile_of_a_larger_pipeline(tmp_path: Path, shell: Shell) -> None:
+    job = ["--pipeline", 2, "--microbatches", 2]
+    for command in ("plan", "frontier"):
+        line = shell.complaint(command, "--profile", four_stages(tmp_path / "four.csv"), *job)
+        assert line == "the profile has 4 stages, this pipeline 2: take a profile of a pipeline of the same size"
+    line = shell.complaint("plan", "--profile", tmp_path / "four.csv", *job, "--by-rank")
+    assert line == "the profile has 4 stages, this pipeline 2: take a profile of a pipeline of the same size"
 
 
 def test_files_that_are_no_plan(profile: Path, tmp_path: Path, shell: Shell) -> None:
