@@ -80,13 +80,15 @@ def parse(argv: Sequence[str]) -> Launch:
     found = _parser().parse_args(rest)
     script = Path(found.script)
     if not script.is_file():
-        raise UserError(f"script {script} not found: give the path of a Python file; usage: {USAGE}")
+        raise UserError(f"script {found.script or 'with an empty name'} not found: give the path of a Python file; usage: {USAGE}")
     if found.nproc is not None and found.nproc < 1:
         raise UserError(f"--nproc {found.nproc}: must be a whole number >= 1")
     if found.nnodes < 1 or not 0 <= found.node_rank < found.nnodes:
         raise UserError(f"--nnodes {found.nnodes} --node-rank {found.node_rank}: the rank must be in 0..nnodes-1")
     if found.nnodes > 1 and (found.nproc is None or not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()):
         raise UserError("--nnodes needs --nproc, and MASTER_ADDR and MASTER_PORT in the environment of every host")
+    if found.nnodes > 1 and not (os.environ["MASTER_PORT"].isdecimal() and 0 < int(os.environ["MASTER_PORT"]) < 1 << 16):
+        raise UserError(f"MASTER_PORT is '{os.environ['MASTER_PORT']}': give a TCP port, the same on every host")
     if "RANK" in os.environ and found.nproc is not None:
         raise UserError("--nproc under torchrun would start ranks within a rank: leave it out there (--cpu gives CPU and gloo)")
     cpu = found.cpu or found.force_cpu or found.nproc is not None
@@ -123,6 +125,8 @@ def prepare(argv: Sequence[str]) -> Launch:
         UserError: it cannot be run.
     """
     launch = parse(argv)
+    if launch.nproc is not None:
+        _require_python(launch.script)
     sys.path.insert(0, str(launch.script.resolve().parent))
     if launch.logs is not None:
         require_writable(launch.logs, "choose another --logs")
@@ -146,6 +150,17 @@ def prepare(argv: Sequence[str]) -> Launch:
     return launch
 
 
+def _require_python(script: Path) -> None:
+    """Ranks would each show the same traceback."""
+    try:
+        compile(script.read_bytes(), str(script), "exec")
+    except (SyntaxError, ValueError) as error:
+        where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise UserError(f"{script} is no Python file that this Python can run ({where})") from error
+    except OSError as error:
+        raise UserError(f"{script} cannot be read ({error.strerror})") from error
+
+
 def _require_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise UserError("torch is not installed in this Python environment: install it (scripts/setup.sh does), or activate another")
@@ -157,10 +172,11 @@ def _fork(launch: Launch, nproc: int, stopping: Stopping) -> int:
     tensorboard = launch.options.active or launch.options.tensorboard_dir is not None
     preload.preload(launch.script, tensorboard)
     stopping.check()
-    address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "0"))
     if launch.nnodes == 1:
         address, port = "127.0.0.1", fork.free_port()
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    else:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     with _folder_of_logs(launch) as logs:
         ranks = fork.Ranks(nproc, nproc * launch.nnodes, nproc * launch.node_rank, address, port, logs)
         return fork.run(ranks, lambda: run_script(launch))

@@ -15,7 +15,7 @@ from megatron_energy.megatron.folders import require_writable
 from megatron_energy.megatron.preload import imported_modules
 from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.session.options import FLAGS
-from tests.megatron.launching import launch, needs_megatron
+from tests.megatron.launching import REPOSITORY, launch, needs_megatron
 
 
 @pytest.fixture
@@ -57,6 +57,8 @@ def test_without_nproc_nothing_is_emulated(script: Path) -> None:
         (["--nprocs", "4", "SCRIPT"], "unrecognized arguments: --nprocs"),
         (["--nnodes", "2", "--node-rank", "2", "SCRIPT"], "--nnodes 2 --node-rank 2: the rank must be in 0..nnodes-1"),
         (["--nnodes", "2", "--nproc", "4", "SCRIPT"], "--nnodes needs --nproc, and MASTER_ADDR and MASTER_PORT"),
+        (["--nproc", "2", ""], "script with an empty name not found"),
+        (["--nproc", "2", str(REPOSITORY / "README.md")], "README.md is no Python file that this Python can run (line "),
         (["--energy-policy", "all", "SCRIPT"], "--energy-policy all: choose one of"),
     ],
 )
@@ -65,6 +67,14 @@ def test_mistakes_are_one_line_and_status_2(script: Path, words: list[str], said
     err = capsys.readouterr().err
     assert err.startswith("error: ") and said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "65536", "-1", ""])
+def test_a_port_that_is_none(script: Path, monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(UserError, match=f"MASTER_PORT is '{port}': give a TCP port"):
+        launcher.parse(["--nproc", "2", "--nnodes", "2", str(script)])
 
 
 def test_no_ranks_within_a_rank(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
