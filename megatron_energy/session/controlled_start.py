@@ -86,16 +86,18 @@ def start(
             session.stop(reason)
 
     hold = _hold(options, gpu, on_lost)
-    terms, offers = _agree(exchange, facts, _offer(hold, gpu))
-    if terms.refused:
-        hold.close()
-        return MeasuredSession(options, facts, exchange, gpu, say, why_uncontrolled=terms.refused)
     actuator: Actuator = hold.actuator if hold.actuator is not None else DryRunActuator()
-    latencies = _latencies(options, exchange, terms, gpu, actuator, work)
+    terms, offers = _agree(exchange, facts, _offer(hold, gpu))
+    refused, latencies = terms.refused, list[SwitchingLatency]()
+    if not refused:
+        latencies, refused = _latencies(options, exchange, terms, gpu, actuator, work)
+    if refused:
+        hold.close()
+        return MeasuredSession(options, facts, exchange, gpu, say, why_uncontrolled=refused)
     opened = _Opened(options, exchange, terms, gpu, work, say)
     try:
         conductor, lead_s = opened.home(offers, latencies)
-        session = opened.session(hold, actuator, _in_force_s(latencies[0]), lead_s, conductor)
+        session = opened.session(hold, actuator, latencies[0].in_force_s if latencies else IN_FORCE_S, lead_s, conductor)
     except UserError:
         hold.close()
         raise
@@ -149,23 +151,37 @@ def _refusal(offers: Sequence[_Offer], common: set[int]) -> str:
 
 def _latencies(
     options: EnergyOptions, exchange: Exchange, terms: _Terms, gpu: NvmlGpu, actuator: Actuator, work: Work
-) -> list[SwitchingLatency | str]:
-    """This rank's switching latency, and on the home rank those of all ranks; or why it is not known."""
+) -> tuple[list[SwitchingLatency], str]:
+    """This rank's switching latency and, on the home rank, those of all ranks after it; and why clocks cannot be switched, if so.
+
+    These are the first real requests: what NVML says to them has the last word about permissions.
+    """
     if _requests_nothing(options):
-        return ["nothing is requested, so nothing was measured"]
+        return [], ""
     top_mhz = terms.clocks_mhz[0]
     lower_mhz = min(terms.clocks_mhz, key=lambda mhz: abs(mhz - LOWEST_TRIED * top_mhz))
     mine = measure_switching(
-        lambda: LatencyProbe(actuator, gpu, (top_mhz, lower_mhz), work.kernel_time_s),
+        lambda: LatencyProbe(actuator, gpu, (top_mhz, lower_mhz), _working(work.kernel_time_s)),
         exchange,
         neighbours(terms.facts, exchange.rank).index(exchange.rank),
         fullest_node(terms.facts),
     )
-    return [mine, *(exchange.gather(mine) or [])]
+    gathered = exchange.gather(mine)
+    failed = None
+    if gathered is not None:
+        failed = next((f"rank {rank}: {found}" for rank, found in enumerate(gathered) if isinstance(found, str)), "")
+    refused: str = exchange.scatter([failed] * exchange.world_size if failed is not None else None)
+    return [found for found in (mine, *(gathered or [])) if not isinstance(found, str)], refused
 
 
-def _in_force_s(latency: SwitchingLatency | str) -> float:
-    return IN_FORCE_S if isinstance(latency, str) else latency.in_force_s
+def _working(kernel_time_s: Callable[[], float] | None) -> Callable[[], float] | None:
+    """The kernel, if it runs; for want of memory it may not."""
+    try:
+        if kernel_time_s is not None:
+            kernel_time_s()
+    except GpuError:
+        return None
+    return kernel_time_s
 
 
 class _Opened:
@@ -175,7 +191,7 @@ class _Opened:
         self._options, self._exchange, self._terms = options, exchange, terms
         self._gpu, self._work, self._say = gpu, work, say
 
-    def home(self, offers: Sequence[_Offer], latencies: Sequence[SwitchingLatency | str]) -> tuple[Conductor | None, float]:
+    def home(self, offers: Sequence[_Offer], latencies: Sequence[SwitchingLatency]) -> tuple[Conductor | None, float]:
         """The conductor on the home rank, and the lead in s on all; a mistake that shows only there is raised on every rank."""
         conductor: Conductor | None = None
         told: tuple[float, str | None] | None = None
@@ -190,18 +206,15 @@ class _Opened:
             raise UserError(mistake)
         return conductor, lead_s
 
-    def _lead_s(self, latencies: Sequence[SwitchingLatency | str]) -> float:
+    def _lead_s(self, latencies: Sequence[SwitchingLatency]) -> float:
         """Of the slowest GPU of the job; of a given plan where that was made for less."""
-        failed = [latency for latency in latencies if isinstance(latency, str)]
-        known = [latency for latency in latencies if isinstance(latency, SwitchingLatency)]
-        if failed:
-            self._say(f"the latency of clock switches is not known on {len(failed)} GPUs: {failed[0]}")
-        lead_s = slowest(known).lead_s if known else 0.0
-        if known:
-            self._say(
-                f"clock switches: {1e3 * slowest(known).call_s.median_s:.1f} ms alone, raises are requested {1e3 * lead_s:.0f} ms early"
-                + (" (emulated GPUs)" if is_emulated() else "")
-            )
+        if not latencies:
+            return 0.0
+        latency = slowest(latencies)
+        lead_s, emulated = latency.lead_s, " (emulated GPUs)" if is_emulated() else ""
+        self._say(
+            f"clock switches: {1e3 * latency.call_s.median_s:.1f} ms alone, raises are requested {1e3 * lead_s:.0f} ms early{emulated}"
+        )
         plan_s = load_plan(self._options.plan).lead_s if self._options.plan is not None else lead_s
         if plan_s < lead_s:
             self._say(f"the plan requests raises {1e3 * plan_s:.0f} ms early only: some may come late")

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.events import EventSource
@@ -11,20 +11,30 @@ from megatron_energy.gpus.sampler import GpuSampler
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.session.clock_trace import ClockTrace, TracedActuator
 from megatron_energy.session.directive import TransitionPoint
-from megatron_energy.session.marks import Mark, Marks
+from megatron_energy.session.marks import Mark, Marks, TimedIteration
 from megatron_energy.session.rank_records import Observed, Recording
 
 KEPT_S = 2.0
 """Samples and calls older than this before the last record's end are not needed any more."""
 
 
-class Ended(NamedTuple):
-    """An iteration that the host is done with; the GPU may not be. ``host_s``: when the host was."""
+@dataclass(slots=True)
+class Ended:
+    """An iteration that the host is done with; the GPU may not be.
+
+    Attributes:
+        number: Megatron's number of it.
+        evaluation: whether it is forward-only.
+        marks: not read yet.
+        host_s: when the host was done.
+        timed: what the marks said; None before they are read, and where they failed.
+    """
 
     number: int
     evaluation: bool
     marks: list[Mark]
     host_s: float
+    timed: TimedIteration | None = None
 
 
 class Instruments:
@@ -56,6 +66,7 @@ class Instruments:
         self._top_mhz, self._in_force_s, self._clock = top_mhz, in_force_s, clock
         self._marks = Marks(events)
         self._previous_end_s: float | None = None
+        self._unread: Ended | None = None
 
     @property
     def failed(self) -> str:
@@ -67,8 +78,23 @@ class Instruments:
         self._marks.mark(point)
 
     def end(self, number: int, evaluation: bool) -> Ended:
-        """The host is done with an iteration."""
-        return Ended(number, evaluation, self._marks.end(), self._clock())
+        """The host is done with an iteration.
+
+        The marks of the one before are read now: the GPU has reached them, as Megatron has waited for a gradient norm since. Even where
+        it has not, the GPU has all of this iteration left to do, so it does not run dry while the host waits.
+        """
+        ended, before = Ended(number, evaluation, self._marks.end(), self._clock()), self._unread
+        self._unread = ended
+        if before is not None:
+            self._read(before)
+        return ended
+
+    def _read(self, ended: Ended) -> None:
+        marks, ended.marks = ended.marks, []
+        try:
+            ended.timed = self._marks.times(marks)
+        except GpuError as error:
+            self._marks.failed = str(error)
 
     def records(self, ended: list[Ended]) -> list[RankIteration]:
         """Records of iterations, in order; the host has waited for the GPU since the last of them ended."""
@@ -81,12 +107,9 @@ class Instruments:
         return records
 
     def _record(self, ended: Ended, seen: Observed) -> RankIteration:
-        try:
-            timed = self._marks.times(ended.marks)
-        except GpuError as error:
-            self._marks.failed = str(error)
-            timed = None
-        before_s = self._previous_end_s
+        if ended.marks:
+            self._read(ended)
+        timed, before_s = ended.timed, self._previous_end_s
         if timed is None:  # the host's time is all there is
             self._previous_end_s, epoch_s = ended.host_s, self._recording.epoch_s
             begin_s = ended.host_s if before_s is None else before_s

@@ -105,3 +105,18 @@ def test_the_class_is_wrapped_in_place() -> None:
     before = held._communicate
     p2p.wrap(module, Recorder(), Tracker())
     assert module.P2PCommunicator is held and held._communicate is not before
+
+
+def test_waits_are_timed_where_the_stream_waits() -> None:
+    """In the call itself if it waits, else at each request."""
+    communication = Communication(None)
+    marked: list[str] = []
+    communication.recorder.mark = lambda point: marked.append(f"{point[0]} {point[3]}")
+    communication.communicate()
+    assert marked == ["wait begin", "wait end"]
+    communication = Communication({"send_next": Request()})
+    communication.recorder.mark = lambda point: marked.append(f"{point[0]} {point[3]}")
+    handle = communication.communicate(tensor_send_prev=None, recv_prev=False, recv_next=False, wait_on_reqs=False)[2]["send_next"]
+    assert marked == ["wait begin", "wait end"]
+    handle.wait()
+    assert marked == ["wait begin", "wait end"] * 2

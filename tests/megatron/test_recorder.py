@@ -111,3 +111,27 @@ def test_requests_go_to_a_controller_where_there_is_one() -> None:
     recorder.begin_optimizer()
     assert sent == [LOW, HIGH]
     assert recorder.take() == [Optimizer()]
+
+
+def test_every_point_can_be_timed_with_or_without_requests() -> None:
+    recorder = Recorder()
+    points: list[object] = []
+    recorder.mark = points.append
+    recorder.begin_iteration({})
+    recorder.begin_forward(0, 1)
+    recorder.end_forward(0, 1, None)
+    recorder.begin_wait()
+    recorder.end_wait()
+    recorder.begin_optimizer()
+    recorder.end_optimizer()
+    assert points == [
+        ("iteration", -1, -1, "begin"),
+        ("forward", 0, 1, "begin"),
+        ("forward", 0, 1, "end"),
+        ("wait", -1, -1, "begin"),
+        ("wait", -1, -1, "end"),
+        ("optimizer", -1, -1, "begin"),
+        ("optimizer", -1, -1, "end"),
+        ("iteration", -1, -1, "end"),
+    ]
+    assert recorder.program == [Compute("forward", 0, 1), Optimizer()], "marks are not part of the program"
