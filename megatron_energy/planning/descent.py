@@ -19,7 +19,9 @@ import numpy as np
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
 from megatron_energy.pipeline.replay import makespans
+from megatron_energy.planning.clock_program import best_clocks
 from megatron_energy.planning.moves import Prices, intervals, priced
+from megatron_energy.planning.polish import SETTLED, Polish, best_per_unit
 from megatron_energy.planning.sequences import Candidate, Space, count_switches, distinct
 
 HOTTEST, COLDEST = 4e-3, 3e-5
@@ -34,11 +36,24 @@ WARMED = (4, 5, 6)
 FRESH = 4  # every so many rounds one starts from the baseline again
 
 STEPS = 40  # at one smoothing; most end after 5
-POLISH_SMOOTHING = 1.5e-4
-POLISH_INTERVALS = 12  # candidates of each unit
-PAIRS = 400
-SETTLED = 2e-6
-"""Gains below this part of the baseline's energy end a smoothing level."""
+REPAIR_SMOOTHING = 1.5e-4
+COLD = 3
+"""Last smoothings at which single intervals are tried besides whole sequences: prices say little about small changes before."""
+
+INTERVALS = 30  # of each unit
+NEAR = 3e-3
+"""Plans that use at most so much more than the best of all rounds, as a part of its energy, are polished."""
+
+FROM_BEST = 0.3
+"""Part of the rounds that begin at the best plan."""
+
+RESERVED = (0, 0, 2)
+"""Switches that rounds leave to single intervals, which can mix two neighbouring clocks: prices alone never do."""
+
+REFINEMENTS = 2
+"""Of one plan, each from what the one before found, as long as they help; in large jobs there is time for one."""
+
+LARGE = 800  # vertices
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,7 @@ class Knobs:
     proximities: tuple[float, ...]
     from_best: bool
     skipped: int
+    reserved: int  # switches that whole sequences leave to single intervals
 
 
 @dataclass
@@ -84,7 +100,9 @@ class Descent:
         self.state = space.baseline()
         space.price_raises(self.state)
         self.best = Incumbent(self.state, self._energy(self.state))
-        self.polished: IntArray | None = None
+        self.polish = Polish(space, 1.2 * self.price_w)
+        self.latest: Incumbent | None = None
+        self.unrefined_j = self.best.energy_j  # of the best plan before refinement
         self.warm = False
         self.rounds = 0
 
@@ -93,7 +111,26 @@ class Descent:
         for _ in range(rounds):
             if time.monotonic() > stop_at_s:
                 return False
-            self._round(stop_at_s)
+            self._round()
+        return True
+
+    def refine(self, nodes: int, stop_at_s: float) -> bool:
+        """Choose all clocks of the best plan of the rounds since the last time anew; False if time ran out."""
+        if self.latest is None:
+            return True
+        state, energy_j, self.latest = self.latest.state, self.latest.energy_j, None
+        for _ in range(REFINEMENTS if len(state) < LARGE else 1):
+            left_s = stop_at_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            found, enough = best_clocks(self.space, state, nodes, left_s)
+            state, before_j = self.polish.polished(found), energy_j
+            energy_j = self._energy(state)
+            self.best.offer(state, energy_j)
+            if not enough:
+                return False
+            if energy_j > before_j - self.settled_j:
+                break
         return True
 
     def start_from(self, state: IntArray) -> None:
@@ -114,7 +151,7 @@ class Descent:
         if switches <= space.switches and space.problem.iteration_s(allowed) <= self.deadline_s:
             self.best.offer(allowed, self._energy(allowed))
 
-    def _round(self, stop_at_s: float) -> None:
+    def _round(self) -> None:
         knobs = self._knobs()
         self.rounds += 1
         if knobs.from_best:
@@ -127,31 +164,45 @@ class Descent:
         late = not self.space.problem.meets_deadline(self._length())
         factor = 1.15 if late else 0.97
         self.price_w = float(np.clip(self.price_w * factor, 0.5 * self.first_price_w, 6 * self.first_price_w))
-        if late:
-            self._repair(knobs)
-        self._polish(stop_at_s)
+        in_time = self._repaired(knobs) if late else self.state
+        if in_time is not None and self._energy(in_time) <= self.unrefined_j + NEAR * abs(self.unrefined_j):
+            self.state = self.polish.polished(in_time)
+            self._keep(self.state)
         self._renew_raise_costs()
+
+    def _keep(self, state: IntArray) -> None:
+        energy_j = self._energy(state)
+        self.best.offer(state, energy_j)
+        if self.latest is None:
+            self.latest = Incumbent(state, energy_j)
+        self.latest.offer(state, energy_j)
+        self.unrefined_j = min(self.unrefined_j, energy_j)
 
     def _knobs(self) -> Knobs:
         if self.rounds == 0:
-            return Knobs(1.5, (1.0, 2.0), (0.4, 2.0), False, 0)
+            return Knobs(1.5, (1.0, 2.0), (0.4, 2.0), False, 0, 0)
 
         def between(low: float, high: float) -> float:
             return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
+        from_best = bool(self.rng.random() < FROM_BEST)
         return Knobs(
             penalty=between(1.0, 1.7),
             emphases=(between(0.8, 1.2), between(1.2, 2.0), between(2.0, 4.0)),
             proximities=(between(0.2, 1.0), between(1.0, 6.0)),
-            from_best=bool(self.rng.random() < 0.3),
-            skipped=int(self.rng.choice(WARMED if self.warm else REHEATED)),
+            from_best=from_best,
+            skipped=int(self.rng.choice(WARMED if self.warm or from_best else REHEATED)),
+            reserved=int(self.rng.choice(RESERVED)),
         )
 
     def _settle(self, tau_s: float, knobs: Knobs) -> None:
         """Improve at one smoothing until nothing does."""
+        cold = tau_s <= self.smoothings_s[-COLD:][0]
         for _ in range(STEPS):
             prices, length_s = self._prices(tau_s)
-            found = priced(self.space, self.state, prices, knobs.emphases, knobs.proximities, self.rng)
+            found = priced(self.space, self.state, prices, knobs.emphases, knobs.proximities, self.rng, knobs.reserved)
+            if cold:
+                found += intervals(self.space, self.state, prices, INTERVALS)
             if not self._step(found, tau_s, length_s, knobs.penalty):
                 return
 
@@ -184,11 +235,8 @@ class Descent:
         self._note(candidates, durations, gain)
         if score.min() > -self.settled_j:
             return False
-        ranked = _one_per_unit(candidates, score)
-        together = np.repeat(self.space.durations(self.state)[:, np.newaxis], len(ranked), axis=1)
-        for row, index in enumerate(ranked):
-            member = self.space.members[candidates[index].unit]
-            together[member, row:] = durations[member, index][:, np.newaxis]
+        ranked = best_per_unit(candidates, score)
+        together = self.space.accumulated(self.state, candidates, durations, ranked)
         combined = np.cumsum(gain[ranked]) + self._time_j(paths.smooth(together, tau_s), penalty) - before
         self.state = self.space.apply(self.state, [candidates[i] for i in ranked[: int(combined.argmin()) + 1]])
         return True
@@ -205,57 +253,16 @@ class Descent:
         if np.isfinite(energy_j[index]):
             self.best.offer(self.space.apply(self.state, [candidates[int(promising[index])]]), float(energy_j[index]))
 
-    def _repair(self, knobs: Knobs) -> None:
-        """Bring a late plan in time with stronger and stronger emphasis on time."""
+    def _repaired(self, knobs: Knobs) -> IntArray | None:
+        """The plan brought in time with stronger and stronger emphasis on time; None if that fails."""
+        tau_s = REPAIR_SMOOTHING * self.deadline_s
         for power in range(1, 13):
-            prices, length_s = self._prices(POLISH_SMOOTHING * self.deadline_s)
+            prices, length_s = self._prices(tau_s)
             found = priced(self.space, self.state, prices, tuple(e * 1.3**power for e in knobs.emphases), knobs.proximities, self.rng)
-            self._step(found, POLISH_SMOOTHING * self.deadline_s, length_s, 10.0)
-            if self.space.problem.meets_deadline(self._length()):
-                self.best.offer(self.state, self._energy(self.state))
-                return
-
-    def _polish(self, stop_at_s: float) -> None:
-        """Improve the incumbent by one interval candidate, or one each of two units, that keep the deadline exactly."""
-        space, state = self.space, self.best.state
-        if state is self.polished:
-            return
-        tau_s = POLISH_SMOOTHING * self.deadline_s
-        for _ in range(STEPS):
-            _, share = space.problem.paths.prices(space.durations(state), tau_s)
-            found = intervals(space, state, Prices(share, self.price_w, tau_s), POLISH_INTERVALS)
-            candidates = distinct(found, state, space.members)
-            chosen = self._exactly_better(state, candidates) if candidates and time.monotonic() < stop_at_s else []
-            if not chosen:
-                break
-            state = space.apply(state, chosen)
-            self.best.offer(state, self._energy(state))
-        self.polished = self.best.state
-
-    def _exactly_better(self, state: IntArray, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidate, else the pair of candidates of two units, that saves the most and is in time; empty if none saves anything."""
-        durations, gain = self.space.trials(state, candidates)
-        index = self._best_in_time(state, durations, gain)
-        if index is not None:
-            return [candidates[index]]
-        unit = np.array([candidate.unit for candidate in candidates])
-        first, second = np.triu_indices(len(candidates), 1)
-        together = gain[first] + gain[second]
-        useful = np.flatnonzero((unit[first] != unit[second]) & (together < -self.settled_j))
-        useful = useful[np.argsort(together[useful], kind="stable")[-PAIRS:]]  # those that save little are the likeliest in time
-        first, second = first[useful], second[useful]
-        pairs = durations[:, first] + durations[:, second] - self.space.durations(state)[:, np.newaxis]
-        index = self._best_in_time(state, pairs, together[useful])
-        return [] if index is None else [candidates[int(first[index])], candidates[int(second[index])]]
-
-    def _best_in_time(self, state: IntArray, durations: FloatArray, gain: FloatArray) -> int | None:
-        if not len(gain):
-            return None
-        length_s = makespans(self.space.problem.graph, durations)
-        now_j = self._horizon_j(self.space.problem.iteration_s(state))
-        change_j = np.where(length_s <= self.deadline_s, gain + self._horizon_j(length_s) - now_j, np.inf)
-        index = int(change_j.argmin())
-        return index if change_j[index] < -self.settled_j else None
+            self._step(found, tau_s, length_s, 10.0)
+            if self._length() <= self.deadline_s:
+                return self.state
+        return None
 
     def _renew_raise_costs(self) -> None:
         """Early raises cost what runs before them in the best plan."""
@@ -271,16 +278,3 @@ def _smoothings(space: Space) -> list[float]:
     hottest_s = max(HOTTEST * deadline_s, float(steps_s))
     count = 1 + max(0, math.ceil(math.log2(hottest_s / (COLDEST * deadline_s))))
     return [hottest_s / 2**level for level in range(count)]
-
-
-def _one_per_unit(candidates: Sequence[Candidate], score: FloatArray) -> list[int]:
-    """Indices of the best improving candidate of each unit, best first."""
-    ranked: list[int] = []
-    taken: set[int] = set()
-    for index in np.argsort(score, kind="stable").tolist():
-        if score[index] >= 0:
-            break
-        if candidates[index].unit not in taken:
-            taken.add(candidates[index].unit)
-            ranked.append(index)
-    return ranked

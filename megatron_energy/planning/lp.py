@@ -157,6 +157,37 @@ def solve(program: LinearProgram, units: Units | None = None) -> Optimum:
     return Solver(program, units).solve()
 
 
+def solve_integer(
+    program: LinearProgram, units: Units, integral: IntArray, start: FloatArray, *, nodes: int, time_limit_s: float
+) -> tuple[FloatArray, bool]:
+    """Search for a good solution of a program some of whose variables are whole numbers, by branch and bound from a known one.
+
+    Args:
+        program: what to solve.
+        units: 1 for whole variables.
+        integral: (i,) their columns.
+        start: (c,) a solution.
+        nodes: at most; the same number finds the same solution.
+        time_limit_s: a safety net.
+
+    Returns:
+        ((c,) the best solution found, ``start`` where there is no better one; False if time ran out before nodes did).
+    """
+    highs = _Quiet()
+    for name, value in {"threads": 1, "mip_max_nodes": nodes, "time_limit": time_limit_s, "mip_rel_gap": 1e-6}.items():
+        highs.setOptionValue(name, value)
+    highs.passModel(_model(program, units))
+    highs.changeColsIntegrality(len(integral), integral.astype(np.int32), np.array([highspy.HighsVarType.kInteger] * len(integral)))
+    known = highspy.HighsSolution()
+    known.col_value = (start / units.column).tolist()
+    highs.setSolution(known)
+    highs.run()
+    in_time = highs.getModelStatus() != highspy.HighsModelStatus.kTimeLimit
+    if not np.isfinite(highs.getInfo().mip_gap):
+        return start, in_time  # rounding made even the start miss the deadline
+    return np.array(highs.getSolution().col_value, dtype=np.float64) * units.column, in_time
+
+
 def _model(program: LinearProgram, units: Units) -> Any:
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(program.cost), len(program.row_lower)

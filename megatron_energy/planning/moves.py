@@ -20,6 +20,9 @@ PRICE_FLOOR = 0.02
 OFFSETS = np.array([-8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8])
 """Distances from present boundaries at which intervals may begin and end, in operations."""
 
+PARTS = np.array([0.25, 0.5, 0.75])
+"""And at these parts of the present segments: two neighbouring clocks in turn come close to any speed between them."""
+
 CLOCK_STEPS = (-3, -2, -1, 1, 2, 3)
 
 
@@ -45,8 +48,11 @@ def priced(
     emphases: tuple[float, ...],
     proximities: tuple[float, ...],
     rng: np.random.Generator,
+    reserved: int = 0,
 ) -> list[Candidate]:
     """Cheapest sequences of every unit at the prices, for each emphasis on time and each reluctance to change.
+
+    They leave ``reserved`` of the permitted switches unused.
 
     Where the cycle is cut open is drawn at random, mostly at a present switch: a switch is free there.
     """
@@ -62,7 +68,7 @@ def priced(
     now_s = np.append(space.durations(state), 0.0)[order][:, :, np.newaxis]
     weight = space.cost_j[order] + emphasis * (share * time_s + reluctance * (share + PRICE_FLOOR) * (time_s - now_s) ** 2)
     raise_j = None if space.raise_j is None else space.raise_j[order]
-    found = cheapest_sequences(weight, max(space.switches - 1, 0), raise_j)
+    found = cheapest_sequences(weight, max(space.switches - reserved - 1, 0), raise_j)
     return [
         Candidate(unit, _closed(sequence[: len(space.members[unit])], first))
         for (unit, _, _, first), sequence in zip(cases, found, strict=True)
@@ -119,7 +125,7 @@ def _intervals_of(space: Space, unit: int, sequence: IntArray, change_j: FloatAr
         valid[option] &= (clock[:option] != clock[option]).all(axis=0)  # not the same again
     total = np.concatenate([np.zeros((1, space.clocks)), np.cumsum(np.concatenate([change_j, change_j]), axis=0)])
     score = np.where(valid, total[end, clock] - total[begin, clock], np.inf).ravel()
-    best = np.argsort(score, kind="stable")[:count]
+    best = _least(score, count)
     found = []
     for index in best[np.isfinite(score[best])].tolist():
         option, pair = divmod(index, len(begin))
@@ -129,11 +135,21 @@ def _intervals_of(space: Space, unit: int, sequence: IntArray, change_j: FloatAr
     return found
 
 
+def _least(score: FloatArray, count: int) -> IntArray:
+    """Indices of the ``count`` least, least first; the earlier one among equals."""
+    if count >= len(score):
+        return np.argsort(score, kind="stable")
+    limit = np.partition(score, count - 1)[count - 1]
+    few = np.flatnonzero(score <= limit)
+    return np.asarray(few[np.argsort(score[few], kind="stable")[:count]], dtype=np.int64)
+
+
 def _bounds(sequence: IntArray) -> tuple[IntArray, IntArray]:
     """(P,) begins and ends (end > begin, up to twice the length) of intervals around present boundaries."""
     length, cuts = len(sequence), cut_positions(sequence)
     anchors = cuts if len(cuts) else np.array([0, length // 3, 2 * length // 3])
-    positions = np.unique((anchors[:, np.newaxis] + OFFSETS).ravel() % length)
+    inside = (anchors[:, np.newaxis] + np.diff(anchors, append=anchors[:1] + length)[:, np.newaxis] * PARTS).astype(np.int64)
+    positions = np.unique(np.concatenate([(anchors[:, np.newaxis] + OFFSETS).ravel(), inside.ravel()]) % length)
     begin, end = (part.ravel() for part in np.meshgrid(positions, positions, indexing="ij"))
     keep = begin != end
     begin, end = begin[keep], end[keep]

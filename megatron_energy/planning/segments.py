@@ -7,7 +7,7 @@ made of its prices (:mod:`megatron_energy.planning.priced_start`). With high eff
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.planning.bound import Bound
@@ -21,25 +21,42 @@ from megatron_energy.planning.sequences import Space
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to search.
+    """How long to search. Work is counted, not time, so that the same search finds the same plan on any machine.
 
     Attributes:
         rounds: of the descent.
-        time_s: no round begins later; a machine slow enough to meet this gets another plan than a fast one.
+        time_s: a safety net far above what the rounds take: none begins later.
         proof_rounds: of column generation, which proves the limit.
-        proof_s: its time.
+        proof_s: its safety net.
+        nodes: of branch and bound, by which all clocks of the best plan of every few rounds are chosen anew; 0: not at all.
     """
 
     rounds: int
     time_s: float
     proof_rounds: int = 0
     proof_s: float = 0.0
+    nodes: int = 0
 
+    def sized(self, vertices: int) -> "Effort":
+        """The same for a graph of so many vertices: fewer rounds where each takes longer."""
+        turns = min(self.rounds / TURN, max(self.rounds / TURN * SMALL / max(vertices, 1), 2))
+        nodes = self.nodes if vertices <= LARGEST else 0
+        return replace(self, rounds=round(turns) * TURN if self.nodes else self.rounds, nodes=nodes)
+
+
+TURN = 3
+"""Rounds after which the best plan's clocks are chosen anew."""
+
+SMALL = 300
+"""Vertices up to which all rounds are done."""
 
 LARGE = 1500
 """Vertices from which on the search begins at a plan made of the bound's prices: there is time for a few rounds only."""
 
-EFFORTS = {"default": Effort(16, 18.0), "high": Effort(240, 240.0, 200, 120.0)}
+LARGEST = 4096
+"""Vertices above which branch and bound takes too long."""
+
+EFFORTS = {"default": Effort(15, 90.0, nodes=20), "high": Effort(180, 900.0, 200, 300.0, nodes=100)}
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,7 @@ def few_switches(
     space = Space(problem, max_switches, lead_s)
     if not space.units or space.clocks == 1 or problem.deadline_s <= 0:  # nothing to choose
         return Search(problem.baseline_clocks, None, True)
+    effort = effort.sized(len(problem.graph.vertices))
     begin_s = time.monotonic()
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
@@ -88,10 +106,20 @@ def few_switches(
     if len(problem.graph.vertices) >= LARGE:
         descent.go_on_from(priced_start(space, found))
     if not effort.proof_rounds:
-        complete = descent.run(effort.rounds, begin_s + effort.time_s)
+        complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
-    descent.run(1, begin_s + effort.time_s)
+    _searched(descent, effort, 1, begin_s + effort.time_s)
     proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.monotonic() + effort.proof_s)
     descent.start_from(proof.state)
-    complete = descent.run(effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
+    complete = _searched(descent, effort, effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
     return Search(economise(space, descent.best.state), proof.energy_j, complete)
+
+
+def _searched(descent: Descent, effort: Effort, rounds: int, stop_at_s: float) -> bool:
+    """Rounds of the descent, each few of them refined; False if time ran out."""
+    for done in range(0, rounds, TURN):
+        if not descent.run(min(TURN, rounds - done), stop_at_s):
+            return False
+        if effort.nodes and not descent.refine(effort.nodes, stop_at_s):
+            return False
+    return True

@@ -135,6 +135,21 @@ class Space:
             gain[column] = self.unit_cost(candidate.unit, candidate.sequence) - now[candidate.unit]
         return durations, gain
 
+    def accumulated(self, state: IntArray, candidates: Sequence[Candidate], durations: FloatArray, ranked: Sequence[int]) -> FloatArray:
+        """(n, R) durations when the first, the first two, ... of R candidates of different units replace their sequences.
+
+        Args:
+            state: (n,) clock columns.
+            candidates: B of them.
+            durations: (n, B) as :meth:`trials` gives them.
+            ranked: R indices of candidates.
+        """
+        together = np.repeat(self.durations(state)[:, np.newaxis], len(ranked), axis=1)
+        for row, index in enumerate(ranked):
+            member = self.members[candidates[index].unit]
+            together[member, row:] = durations[member, index][:, np.newaxis]
+        return together
+
     def apply(self, state: IntArray, candidates: Sequence[Candidate]) -> IntArray:
         """A new state with the candidates' sequences, one per unit."""
         new: IntArray = state.copy()

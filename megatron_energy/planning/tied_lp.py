@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import coo_matrix
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
+from megatron_energy.pipeline.replay import replay
 from megatron_energy.planning.lp import LinearProgram, Units, solve
 from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
 from megatron_energy.planning.ties import Ties
@@ -38,17 +39,48 @@ class _Kinds:
     time_s: FloatArray  # (K, F)
 
 
+@dataclass(frozen=True)
+class TiedProgram:
+    """The program before it is solved. Columns: starts (n), horizon, durations of kinds (K), shares (G x F).
+
+    Attributes:
+        program, units: for the solver.
+        first_share: column of the first share.
+        groups: G.
+        kinds: vertices with the same times.
+    """
+
+    program: LinearProgram
+    units: Units
+    first_share: int
+    groups: int
+    kinds: _Kinds
+
+    def shares(self, x: FloatArray) -> FloatArray:
+        """(G, F) share of each group's work at each clock, of a solution; columns after those of this program are ignored."""
+        clocks = self.kinds.time_s.shape[1]
+        return np.asarray(x[self.first_share :][: self.groups * clocks].reshape(self.groups, clocks), dtype=np.float64)
+
+    def point(self, problem: Problem, ties: Ties, columns: IntArray) -> FloatArray:
+        """The solution that (G,) clock columns in time are."""
+        done = replay(problem.graph, problem.durations(ties.clocks(columns)))
+        kind_s = self.kinds.time_s[np.arange(len(self.kinds.group)), columns[self.kinds.group]]
+        share = np.zeros((ties.count, self.kinds.time_s.shape[1]))
+        share[np.arange(ties.count), columns] = 1.0
+        horizon_s = max(done.makespan_s, problem.earliest_horizon_s)
+        return np.concatenate([done.start_s, [horizon_s], kind_s, share.ravel()])
+
+
 def tied_bound(problem: Problem, ties: Ties) -> TiedBound:
     """Solve the linear program of tied clocks.
 
     Raises:
         SolverError: no clocks keep the deadline.
     """
-    clocks = problem.tables.time_s.shape[1]
-    optimum = solve(*_program(problem, ties))
+    tied = tied_program(problem, ties)
+    optimum = solve(tied.program, tied.units)
     free_j = float(problem.cost_j[ties.group < 0, ties.free[ties.group < 0]].sum())
-    shares = optimum.x[len(optimum.x) - ties.count * clocks :].reshape(ties.count, clocks)
-    return TiedBound(optimum.objective + free_j, shares)
+    return TiedBound(optimum.objective + free_j, tied.shares(optimum.x))
 
 
 def _group_cost_j(problem: Problem, ties: Ties) -> FloatArray:
@@ -68,8 +100,8 @@ def _kinds(problem: Problem, ties: Ties) -> _Kinds:
     return _Kinds(np.array(of_vertex, dtype=np.int64), np.array([group for group, _ in index], dtype=np.int64), time_s)
 
 
-def _program(problem: Problem, ties: Ties) -> tuple[LinearProgram, Units]:
-    """Columns: starts (n), horizon, durations of kinds (K), shares (G x F). Rows: edges, sinks, durations, sums of shares."""
+def tied_program(problem: Problem, ties: Ties) -> TiedProgram:
+    """Write the program down. Rows: edges, sinks, durations, sums of shares."""
     kinds, unit_s = _kinds(problem, ties), problem.longest_operation_s
     edges, sinks, n = problem.graph.edges, problem.paths.sinks, len(problem.graph.vertices)
     clocks, count = problem.tables.time_s.shape[1], len(kinds.group)
@@ -109,4 +141,4 @@ def _program(problem: Problem, ties: Ties) -> tuple[LinearProgram, Units]:
         np.concatenate([np.full(rows + count, unit_s), np.ones(ties.count)]),
         problem.costliest_operation_j,
     )
-    return program, units
+    return TiedProgram(program, units, first_share, ties.count, kinds)

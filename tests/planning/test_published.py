@@ -47,11 +47,11 @@ def test_bound_with_a_straggler(data_dir):
 def test_eight_switches_keep_most_of_the_bound(data_dir, p2p):
     problem = problem_of(data_dir, "gpt3-175b", 2, 16, p2p)
     least = bound(problem)
-    clocks = few_switches(problem, least, 8, Effort(rounds=4, time_s=600.0)).clocks
+    clocks = few_switches(problem, least, 8, Effort(rounds=2, time_s=600.0)).clocks
     result = problem.evaluate(clocks)
     assert result.slowdown_percent <= 0.0
     assert max(count_switches(clocks[member]) for member in clocked_vertices(problem)) <= 8
-    # a quarter of the default search; all of it keeps 95-97%
+    # a part of the default search; all of it keeps 96-97%
     assert result.saved_percent >= 0.93 * problem.saved_percent(least.energy_j)
 
 
