@@ -29,9 +29,7 @@ def uuids_of(names: Sequence[str] | None) -> tuple[str, ...] | None:
         return tuple(words)
     numbers = unambiguous_numbers(all_hardware().values())
     if numbers is None:
-        raise UserError(
-            "indices and minor numbers of GPUs differ on this host: name GPUs by UUID (`megatron-energy doctor` shows them)"
-        )
+        raise UserError("indices and minor numbers of GPUs differ on this host: name GPUs by UUID (`megatron-energy doctor` shows them)")
     unknown = [word for word in words if word.isdecimal() and int(word) not in numbers]
     if unknown:
         raise UserError(f"no GPU {unknown[0]} on this host: run `megatron-energy doctor` for those there are")

@@ -31,7 +31,7 @@ seconds_since() {
 check_options() {
     [[ $NODES =~ ^[1-9][0-9]?$ ]] || die "--nodes '$NODES': give a whole number from 1 to 99"
     [[ $GPUS_PER_NODE =~ ^[1-9][0-9]?$ ]] && [ "$GPUS_PER_NODE" -le 64 ] || die "--gpus '$GPUS_PER_NODE': give a whole number from 1 to 64"
-    [[ $STATE == /* ]] && [ ${#STATE} -le 60 ] || die "MEGATRON_ENERGY_TESTBED '$STATE': give an absolute path of at most 60 characters"
+    [[ $STATE == /* ]] || die "MEGATRON_ENERGY_TESTBED '$STATE': give an absolute path"
     [ "$(id -u)" = 0 ] || die "slurmd and its Prolog run as root: run this as root"
 }
 
@@ -53,6 +53,7 @@ are_there() {
 up() {
     local start=$EPOCHREALTIME packages
     find_python
+    [ ${#STATE} -le 70 ] || die "MEGATRON_ENERGY_TESTBED '$STATE': sockets below it need a path of at most 70 characters"
     if is_up && [ "$(cat "$STATE/settings" 2>/dev/null)" = "$(settings)" ]; then
         say "is up: export SLURM_CONF=$SLURM_CONF"
         return

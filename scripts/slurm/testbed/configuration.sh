@@ -125,7 +125,9 @@ write_hooks() {
 #!/bin/sh
 . $STATE/node.sh
 export CLOCKD_FILES
-exec $ROOT/scripts/slurm/hooks/$hook.sh >>$STATE/log/hooks.\$SLURMD_NODENAME.log 2>&1
+exec >>$STATE/log/hooks.\$SLURMD_NODENAME.log 2>&1
+echo "$hook of job \$SLURM_JOB_ID"
+exec $ROOT/scripts/slurm/hooks/$hook.sh
 END
     done
     cat >"$STATE/task_prolog" <<END
