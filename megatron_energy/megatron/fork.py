@@ -15,12 +15,12 @@ from pathlib import Path
 from types import FrameType
 
 from megatron_energy.errors import UserError
+from megatron_energy.megatron.fork_report import report_failure
 from megatron_energy.megatron.stopping import STOP_SIGNALS, Stopping
 
 POLL_S = 0.05
 GRACE_S = 2.0  # for the other ranks after the first failure, before SIGTERM
 CLOSE_S = 20.0  # from there until SIGKILL: for the report of what was measured
-TAIL_LINES = 25
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -219,22 +219,7 @@ class _Group:
         """Say which rank failed, with its last lines unless they were shown; nothing after a user's mistake, which every rank reports."""
         if self.signals or (cause.code == 2 and shown):
             return
-        rank, log = self.ranks.first + cause.local, self.ranks.log(cause.local)
-        lines = [] if log is None else log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-        print(
-            f"megatron_energy.run: rank {rank} {_how(cause.code)}" + ("; its last lines:" if lines else ""),
-            *lines,
-            sep="\n",
-            file=sys.stderr,
-        )
-
-
-def _how(code: int) -> str:
-    """How a rank ended, by its exit status."""
-    if code <= 128:
-        return f"failed with exit status {code}"
-    hint = " (out of memory? use fewer ranks, fewer microbatches or a smaller model)" if code == 128 + signal.SIGKILL else ""
-    return f"was ended by signal {code - 128}{hint}"
+        report_failure(self.ranks.first + cause.local, cause.code, self.ranks.log(cause.local))
 
 
 def _child(group: _Group, local: int, main: Callable[[], None]) -> None:

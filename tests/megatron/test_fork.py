@@ -8,9 +8,11 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from megatron_energy.megatron import fork_report
 from megatron_energy.megatron.fork import free_port
 from tests.megatron.launching import REPOSITORY
 
@@ -295,3 +297,14 @@ def test_a_free_port_can_be_bound() -> None:
     port = free_port()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
+
+
+def test_a_full_disk_is_named_as_the_reason_for_lost_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank-0.log").write_text("half a li")
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
+    fork_report.report_failure(0, 1, tmp_path / "rank-0.log")
+    first, _, last = capsys.readouterr().err.splitlines()
+    assert first.endswith("rank 0 failed with exit status 1; its last lines:")
+    assert f"no space is left in {tmp_path}, so output was lost" in last
