@@ -53,6 +53,13 @@ class Report:
     gpus: tuple[ReportRow, ...]
 
     @property
+    def baseline_name(self) -> str:
+        """What the iterations before any plan are called: they are a baseline only where something was to follow."""
+        facts = self.facts
+        tried = self.windows.planned is not None or self.windows.sweep is not None
+        return "baseline" if tried or facts.expected_energy_j is not None or facts.off_reason is not None else "measured"
+
+    @property
     def baseline_iterations(self) -> int:
         """Iterations behind the baseline's figures."""
         return self.windows.baseline.iterations if self.windows.baseline else 0

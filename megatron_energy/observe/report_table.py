@@ -53,10 +53,13 @@ Column = tuple[str, tuple[str, str, str]]
 
 def _columns(report: Report) -> list[Column]:
     facts, total, windows = report.facts, report.total, report.windows
-    first = "baseline" if report.planned_iterations or facts.expected_energy_j is not None else "measured"
     columns: list[Column] = []
     if report.baseline_iterations or not report.planned_iterations:
-        columns.append(_measured(report, f"{first} ({report.baseline_iterations})", report.baseline_s, total.baseline_j, total.baseline_w))
+        columns.append(
+            _measured(
+                report, f"{report.baseline_name} ({report.baseline_iterations})", report.baseline_s, total.baseline_j, total.baseline_w
+            )
+        )
     if report.planned_iterations:
         columns.append(_measured(report, f"plan ({report.planned_iterations})", report.planned_s, total.planned_j, total.planned_w))
         columns.append(_change(report))

@@ -106,8 +106,7 @@ def _more(report: Report, cost: SweepCost) -> str:
 def _iterations(report: Report) -> str:
     """How many iterations stand behind the figures."""
     windows = report.windows
-    first = "baseline" if report.planned_iterations or report.facts.expected_energy_j is not None else "measured"
-    named = ((first, windows.baseline), ("planned", windows.planned), ("dry run", windows.untouched))
+    named = ((report.baseline_name, windows.baseline), ("planned", windows.planned), ("dry run", windows.untouched))
     counts = [f"{window.iterations} {name}" for name, window in named if window is not None]
     line = f"Means of {' and '.join(counts)} iterations"
     if windows.left_out:

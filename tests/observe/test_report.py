@@ -173,7 +173,8 @@ def test_a_dry_run_compares_the_plan_and_what_was_not_changed_with_the_baseline(
 
 def test_a_plan_that_was_dropped_says_why() -> None:
     facts = replace(PlanFacts("segments"), off_reason="the profile does not explain the run")
-    assert "No iteration ran under a plan: the profile does not explain the run." in text(RUN[:3], facts)
+    shown = text(RUN[:3], facts)
+    assert "No iteration ran under a plan: the profile does not explain the run." in shown and "baseline (2)" in shown
     assert "Maximum clocks at the end: told so." in text(RUN, replace(FACTS, off_reason="told so"))
 
 
