@@ -26,7 +26,7 @@ from tests.source_tree import ROOT
 COMMANDS = [command for page in PAGES for command in documents.commands(page)]
 PLAN_PAGE = ROOT / "docs" / "plan.md"
 
-SYSTEM = {"cp", "export", "install", "systemctl", "tensorboard"}
+SYSTEM = {"cp", "docker", "enroot", "export", "install", "sbatch", "scancel", "systemctl", "tensorboard"}
 """Programs that are not ours: only the shell's syntax and the files of ours that they name are checked."""
 
 OTHERS_FLAGS = {
@@ -36,7 +36,8 @@ OTHERS_FLAGS = {
     "--exit-signal-handler", "--use-distributed-optimizer",
     # torchrun, TensorBoard, mypy, pip, Slurm, systemd, nvidia-smi, containers
     "--nproc-per-node", "--nnodes", "--logdir", "--strict", "--ignore-requires-python", "--no-deps", "--gpu-freq", "--now", "--gpu-reset",
-    "--cap-add",
+    "--cap-add", "--batch", "--build-arg", "--cpus-per-task", "--gpu-bind", "--gpus-per-node", "--gpus-per-task", "--kill-on-bad-exit",
+    "--nodes", "--ntasks-per-node", "--output", "--signal", "--tag", "--time",
 }  # fmt: skip
 
 
@@ -196,7 +197,8 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def own_flags() -> set[str]:
-    scripts = [path for folder in ("scripts", "tools") for path in (ROOT / folder).glob("*.*") if path.suffix in (".py", ".sh")]
+    folders = ("scripts", "scripts/slurm", "tools")
+    scripts = [path for folder in folders for path in (ROOT / folder).glob("*.*") if path.suffix in (".py", ".sh")]
     in_scripts = {flag for path in scripts for flag in documents.flags(path.read_text(encoding="utf-8"))}
     energy = {flag.option for flag in FLAGS}
     return energy | options_of(build_parser()) | options_of(launch._parser()) | options_of(emulation._parser()) | in_scripts
