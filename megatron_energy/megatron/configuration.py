@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,11 +77,74 @@ def facts(config: Any, models: Sequence[Any], call: Mapping[str, Any]) -> RankFa
         vocabulary=_size(innermost(models[0]), "vocab_size"),
         sequence_length=int(call.get("seq_length") or 0),
         microbatch_size=int(call.get("micro_batch_size") or 0),
+        settings=settings(config),
         sequence_parallel=bool(getattr(config, "sequence_parallel", False)),
         core_version=core_version(str(megatron.core.__version__)),
         node=os.environ.get("SLURMD_NODENAME") or platform.node(),
         local_rank=int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))),
+        iterations=_iterations(),
     )
+
+
+SETTINGS = (
+    "params_dtype",
+    "fp8",
+    "fp8_recipe",
+    "fp4",
+    "transformer_impl",
+    "attention_backend",
+    "num_query_groups",
+    "kv_channels",
+    "multi_latent_attention",
+    "window_size",
+    "gated_linear_unit",
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_layer_freq",
+    "moe_token_dispatcher_type",
+    "moe_grouped_gemm",
+    "mtp_num_layers",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+    "cpu_offloading",
+    "tp_comm_overlap",
+    "cuda_graph_impl",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+)
+"""Fields of Megatron's configuration that change the time of an operation or where layers are, beyond the sizes of the model."""
+
+_BELONG_TO = {"moe_": "num_moe_experts", "fp8_": "fp8", "recompute_": "recompute_granularity"}
+"""Settings whose names begin so mean nothing while the other one is off; Megatron fills them in all the same."""
+
+_OFF = (None, False, 0, "", "none")
+
+
+def settings(config: Any) -> str:
+    """The :data:`SETTINGS` that are on, such as ``params_dtype=bfloat16 num_query_groups=8``."""
+    idle = tuple(prefix for prefix, owner in _BELONG_TO.items() if not getattr(config, owner, None))
+    names = [name for name in SETTINGS if not name.startswith(idle)]
+    values = {name: getattr(config, name, None) for name in names}
+    return " ".join(f"{name}={_word(value)}" for name, value in values.items() if value not in _OFF and value != [])
+
+
+def _word(value: Any) -> str:
+    """One word for a number, a dtype, an enumerator or a list of them."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_word, value))
+    return str(getattr(value, "name", value)).removeprefix("torch.").replace(" ", "")
+
+
+def _iterations() -> int:
+    """How many iterations megatron.training is going to run, from where a checkpoint left off; 0: not told."""
+    args = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
+    total, done = getattr(args, "train_iters", None), getattr(args, "iteration", None)
+    return max(int(total) - int(done or 0), 0) if total is not None else 0
 
 
 def core_version(told: str) -> str:

@@ -109,8 +109,12 @@ class Coordinator:
         self._evaluated = False  # since the last iteration
         self._control = Control(options.run_dir, say)
         self._held: Directive | None = None  # while the live switch keeps the job at maximum clocks; the course waits
+        self._seen = 0  # iterations
         self._course = self._run()
         self._next = next(self._course)
+        self._known_short = 0 < facts.any.iterations <= self.needed and self._planless
+        if self._known_short:
+            say(f"no plan will come into force: this run has {facts.any.iterations} iterations, {self._needs}")
 
     @property
     def directives(self) -> list[Directive]:
@@ -130,6 +134,7 @@ class Coordinator:
         An iteration right after an evaluation is not like the others (:func:`~megatron_energy.records.iteration.job_time_s`), so it
         is no evidence for or against a plan.
         """
+        self._seen += 1
         self.findings.after_evaluation, self._evaluated = self._evaluated, False
         planned = self.findings.planned
         if self.findings.after_evaluation:
@@ -163,6 +168,35 @@ class Coordinator:
             self._activate_again()
             off = self.findings.off_reason
             self.say("resumed" if off is None else f"resumed, but at maximum clocks: {off}")
+
+    @property
+    def needed(self) -> int:
+        """Iterations before the first one under a plan; nothing is swept where a plan or a profile is given."""
+        given = self.options.plan is not None or self.options.profile is not None
+        return 1 + self.options.baseline_iterations + (0 if given else ITERATIONS_PER_CLOCK * self._sweep_clocks)
+
+    @property
+    def _sweep_clocks(self) -> int:
+        baseline = self.findings.baseline
+        held = held_clocks_mhz(baseline[-1].records) if baseline else ()
+        return len(sweep_clocks_mhz(self.clocks_mhz, self.options.sweep_clocks, held))
+
+    @property
+    def _needs(self) -> str:
+        swept = self.needed - 1 - self.options.baseline_iterations
+        sweep = f" + {swept} of the sweep" if swept else ""
+        return f"a plan needs {self.needed} before it (1 + {self.options.baseline_iterations} of the baseline{sweep})"
+
+    @property
+    def _planless(self) -> bool:
+        """Whether there is no plan yet, but would be one later."""
+        return self.findings.planned is None and self.findings.off_reason is None and self.options.policy not in UNPLANNED
+
+    def finish(self) -> None:
+        """The run is over: say what it was too short for. Nothing is said of a run in which no iteration ended."""
+        if self._seen and self._planless and not self._known_short:
+            more = max(self.needed + 1 - self._seen, 1)
+            self.say(f"no plan came into force: {more} more iteration{'s' if more > 1 else ''} needed, {self._needs}")
 
     def drop(self, reason: str, *, comparable: bool = True) -> None:
         """Give the clocks back for the rest of the run; said once, whatever else goes wrong later.

@@ -208,6 +208,7 @@ class EmulatedSession:
         """The end of the run: clocks are given back, and the home rank reports."""
         self._device.close()
         if self._home is not None:
+            self._home.coordinator.finish()
             report = self._home.reporter.finish()
             if report is not None:
                 print_report(report)

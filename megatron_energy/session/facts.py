@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from megatron_energy.pipeline.schedule import Schedule
 
@@ -20,10 +20,13 @@ class RankFacts:
         overlap_p2p, warmup_flush, deallocate_outputs: communication flags of Megatron's configuration.
         layers, hidden_size, ffn_hidden_size, attention_heads, vocabulary, sequence_length, microbatch_size: the model in training;
             0 where unknown.
+        settings: what else of Megatron's configuration changes the time of operations (precision, attention, experts, recomputation), as
+            ``name=value`` words in a fixed order; what is off is left out.
         sequence_parallel: whether activations between stages are split over the tensor-parallel ranks.
         core_version: megatron-core's version.
         node: host name of the rank's node (SLURMD_NODENAME where set).
         local_rank: index of the rank on its node.
+        iterations: training iterations that this run will do; 0 where Megatron's training loop does not tell.
     """
 
     rank: int
@@ -49,10 +52,12 @@ class RankFacts:
     vocabulary: int = 0
     sequence_length: int = 0
     microbatch_size: int = 0
+    settings: str = ""
     sequence_parallel: bool = False
     core_version: str = ""
     node: str = "localhost"
     local_rank: int = 0
+    iterations: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class JobFacts:
         return sorted(found.values())
 
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change when the model, its batch or its precision in time do: plans are made for one of them."""
+        """Twelve hexadecimal digits that change with the model, its microbatch and its precision: plans are made for one of them."""
         return fingerprint(self.any)
 
 
@@ -131,6 +136,8 @@ MODEL_FIELDS: Sequence[str] = (
     "vocabulary",
     "sequence_length",
     "microbatch_size",
+    "sequence_parallel",
+    "settings",
 )
 
 

@@ -1,5 +1,6 @@
 """What is refused, with its reason."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,3 +61,37 @@ def test_models_without_data_parallel_wrapper_reduce_nothing() -> None:
 @pytest.mark.parametrize(("told", "version"), [("0.19.2+4bdb92b", "0.19.2"), ("0.19.2", "0.19.2"), ("0.17.0rc0+1a2b3c4", "0.17.0rc0")])
 def test_the_commit_of_a_repository_around_it_is_no_part_of_the_version(told: str, version: str) -> None:
     assert configuration.core_version(told) == version
+
+
+def test_settings_that_change_the_time_of_operations() -> None:
+    kind = type("dtype", (), {"__str__": lambda self: "torch.bfloat16"})()
+    config = {
+        "params_dtype": kind,
+        "num_query_groups": 8,
+        "fp8_recipe": "delayed",
+        "recompute_modules": ["core_attn"],
+        "tp_comm_overlap": False,
+    }
+    assert configuration.settings(SimpleNamespace(**config)) == "params_dtype=bfloat16 num_query_groups=8"
+    config |= {
+        "fp8": "hybrid",
+        "recompute_granularity": "selective",
+        "attention_backend": SimpleNamespace(name="flash"),
+        "moe_router_topk": 2,
+    }
+    assert configuration.settings(SimpleNamespace(**config)) == (
+        "params_dtype=bfloat16 fp8=hybrid fp8_recipe=delayed attention_backend=flash num_query_groups=8 "
+        "recompute_granularity=selective recompute_modules=core_attn"
+    )
+    assert configuration.settings(SimpleNamespace(num_moe_experts=4, moe_router_topk=2)) == "num_moe_experts=4 moe_router_topk=2"
+
+
+@pytest.mark.parametrize(
+    ("args", "left"), [({"train_iters": 10}, 10), ({"train_iters": 10, "iteration": 7}, 3), ({"train_iters": None}, 0), ({}, 0)]
+)
+def test_iterations_left_as_megatron_counts_them(args: dict[str, Any], left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(_GLOBAL_ARGS=SimpleNamespace(**args))
+    monkeypatch.setitem(sys.modules, "megatron.training.global_vars", module)  # type: ignore[misc]
+    assert configuration._iterations() == left
+    monkeypatch.delitem(sys.modules, "megatron.training.global_vars")
+    assert configuration._iterations() == 0

@@ -13,6 +13,7 @@ LAYOUT = ["--pipeline", "2", "--virtual", "2", "--microbatches", "4", "--layers"
 MODEL = {
     "layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "attention_heads": 4, "vocabulary": 64, "sequence_length": 16,
     "microbatch_size": 1, "core_version": "0.19.2",
+    "settings": "params_dtype=float32 transformer_impl=transformer_engine attention_backend=auto num_query_groups=4 kv_channels=8",
 }  # fmt: skip
 """The model in it, as its ranks' facts tell it."""
 FACTS = job(pipeline=2, chunks=2, microbatches=4, **MODEL)

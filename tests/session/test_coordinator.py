@@ -133,6 +133,46 @@ def test_dropping_gives_the_clocks_back_once():
     assert said == ["maximum clocks from here on: told so"]
 
 
+NEEDS = "a plan needs 9 before it (1 + 2 of the baseline + 6 of the sweep)"
+
+
+@pytest.mark.parametrize(("ran", "more"), [(1, "9 more iterations"), (5, "5 more iterations"), (8, "2 more iterations")])
+def test_a_run_too_short_for_a_plan_says_how_much_was_missing(ran, more):
+    coordinator, said = course()
+    run(coordinator, ran)
+    coordinator.finish()
+    assert said == [f"no plan came into force: {more} needed, {NEEDS}"]
+
+
+def test_with_a_plan_at_hand_only_the_baseline_is_needed():
+    coordinator, said = course(profile="profile.csv")
+    run(coordinator, 1)
+    coordinator.finish()
+    assert said == ["no plan came into force: 3 more iterations needed, a plan needs 3 before it (1 + 2 of the baseline)"]
+
+
+@pytest.mark.parametrize(("policy", "ran"), [("segments", 9), ("segments", 0), ("measure", 1)])
+def test_nothing_is_said_of_runs_with_a_plan_without_iterations_or_without_wish(policy, ran):
+    coordinator, said = course(policy)
+    run(coordinator, ran)
+    coordinator.finish()
+    assert said == []
+
+
+def test_a_run_that_is_known_to_be_too_short_is_told_at_its_start():
+    said: list[str] = []
+    options = EnergyOptions(policy="segments", baseline_iterations=2, sweep_clocks=3)
+    for iterations in (9, 10):
+        facts = job(pipeline=2, chunks=2, microbatches=4, iterations=iterations)
+        coordinator = Coordinator(options, facts, FakePlanner(), GPU.sm_clocks_mhz, said.append)
+    assert said == [f"no plan will come into force: this run has 9 iterations, {NEEDS}"]
+    facts = job(pipeline=2, chunks=2, microbatches=4, iterations=3)
+    coordinator = Coordinator(options, facts, FakePlanner(), GPU.sm_clocks_mhz, said.append)
+    run(coordinator, 3)
+    coordinator.finish()
+    assert len(said) == 2 and said[1].startswith("no plan will come into force: this run has 3 iterations")  # said once
+
+
 def test_sweep_clocks_are_spread_evenly_and_never_below_60_percent():
     assert sweep_clocks_mhz(GPU.sm_clocks_mhz, 3) == [1395, 1125, 855]
 

@@ -37,3 +37,18 @@ def test_a_fingerprint_changes_with_the_model_only():
     assert a.fingerprint() == job(pipeline=4, layers=8, hidden_size=64).fingerprint()
     other = type(a)(tuple(replace(r, hidden_size=128) for r in a.ranks))
     assert a.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize("changed", [{"settings": "params_dtype=bfloat16"}, {"sequence_parallel": True}, {"sequence_length": 4096}])
+def test_a_fingerprint_changes_with_what_changes_the_time_of_operations(changed):
+    model = {"layers": 8, "settings": "params_dtype=float32", "sequence_length": 2048}
+    assert job(**model).fingerprint() != job(**{**model, **changed}).fingerprint()
+
+
+def test_replicas_are_the_ranks_that_pass_activations_to_each_other():
+    assert job(tensor=2, data=2, pipeline=2).replicas() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_the_length_of_a_run_makes_no_other_job_of_it():
+    assert job(iterations=5) == job(iterations=6)
+    assert job(iterations=5).fingerprint() == job(iterations=6).fingerprint()
