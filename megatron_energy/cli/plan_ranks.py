@@ -98,7 +98,7 @@ def replay_of_ranks(args: argparse.Namespace, plan: "Plan", schedule: "Schedule"
     Raises:
         UserError: the profile does not fit the plan.
     """
-    from megatron_energy.planning.assemble import expectation_of
+    from megatron_energy.planning.job_plan import job_expectation
 
     sizes = plan.layout
     layout = _layout(sizes["tensor"], sizes["data"], sizes["expert"], sizes["pipeline"])
@@ -116,7 +116,7 @@ def replay_of_ranks(args: argparse.Namespace, plan: "Plan", schedule: "Schedule"
     between = plan.clocks_mhz - measured_mhz
     if between:
         job = job_of(_at_clocks(profiles, plan.clocks_mhz | measured_mhz))
-    expected = expectation_of(job.problem, job.evaluate(job.planned_clocks(plan)))
+    expected = job_expectation(job, job.planned_clocks(plan), plan.lead_s)
     return dataclasses.replace(plan, schedule=schedule, expected=expected), tuple(sorted(between))
 
 

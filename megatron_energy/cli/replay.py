@@ -131,4 +131,4 @@ def _replayed(path: str, plan: "Plan", job: "Job") -> "tuple[Plan, RequestCheck]
         raise UserError(
             f"{path} has requests at {error.args[0]}, which the profile has not: replay with the profile it was made from"
         ) from error
-    return dataclasses.replace(plan, schedule=job.schedule, expected=expectation(job.problem, clocks)), requests
+    return dataclasses.replace(plan, schedule=job.schedule, expected=expectation(job.problem, clocks, lead_s=plan.lead_s)), requests

@@ -1,14 +1,16 @@
 """From a problem and the clocks that a policy chose to a plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.pipeline.replay import replay
 from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning.early import early_raises_j
 from megatron_energy.planning.plan import Expectation, Plan
 from megatron_energy.planning.problem import Evaluation, Problem
 from megatron_energy.planning.requests import Timing, enforce_lead, unit_plans
+from megatron_energy.planning.sequences import clocked_vertices
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def assemble(
         policy=purpose.policy,
         max_switches=purpose.max_switches,
         lead_s=purpose.lead_s,
-        expected=expectation(problem, clocks, bound_energy_j, limit_energy_j),
+        expected=expectation(problem, clocks, bound_energy_j, limit_energy_j, lead_s=purpose.lead_s),
         units=tuple(unit_plans(problem, clocks, timing, purpose.lead_s)),
         fingerprint=purpose.fingerprint,
         solve_s=solve_s,
@@ -73,10 +75,24 @@ def assemble(
 
 
 def expectation(
-    problem: Problem, clocks: IntArray, bound_energy_j: float | None = None, limit_energy_j: float | None = None
+    problem: Problem,
+    clocks: IntArray,
+    bound_energy_j: float | None = None,
+    limit_energy_j: float | None = None,
+    *,
+    lead_s: float = 0.0,
 ) -> Expectation:
-    """Replayed figures of (n,) clock columns."""
-    return expectation_of(problem, problem.evaluate(clocks), bound_energy_j, limit_energy_j)
+    """Replayed figures of (n,) clock columns; the energy counts that raises come early by ``lead_s``."""
+    done = replay(problem.graph, problem.durations(clocks))
+    early_j = early_raises_j(problem, clocked_vertices(problem), clocks, done, lead_s).sum()
+    found = with_early_raises(problem, problem.evaluate(clocks), float(early_j) * problem.gpus_per_unit)
+    return expectation_of(problem, found, bound_energy_j, limit_energy_j)
+
+
+def with_early_raises(problem: Problem, found: Evaluation, early_j: float) -> Evaluation:
+    """An evaluation with J more of all GPUs, for raises that come early."""
+    energy_j = found.energy_j + early_j
+    return replace(found, energy_j=energy_j, saved_percent=problem.saved_percent(energy_j / problem.gpus_per_unit))
 
 
 def expectation_of(

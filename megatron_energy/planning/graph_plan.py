@@ -128,7 +128,7 @@ def plan_graph(
         GraphUnitPlan(unit.name, _segments(content, problem, member, clocks))
         for unit, member in zip(content.units, clocked_vertices(problem), strict=True)
     ]
-    expected = expectation(problem, clocks, solution.bound.energy_j, solution.limit_energy_j)
+    expected = expectation(problem, clocks, solution.bound.energy_j, solution.limit_energy_j, lead_s=lead_s)
     return GraphPlan(policy, max_switches, lead_s, problem.slowdown, problem.straggler, expected, tuple(units))
 
 

@@ -9,13 +9,15 @@ import numpy as np
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.pipeline.replay import replay
-from megatron_energy.planning.assemble import Purpose, expectation_of
+from megatron_energy.planning.assemble import Purpose, expectation_of, with_early_raises
 from megatron_energy.planning.bound import bound
+from megatron_energy.planning.early import early_raises_j
 from megatron_energy.planning.job_problem import JobProblem
 from megatron_energy.planning.plan import Expectation, Plan, UnitPlan
 from megatron_energy.planning.policies import Solution, solve
 from megatron_energy.planning.rank_ranges import ranges_of
 from megatron_energy.planning.requests import Timing, enforce_lead, unit_plans
+from megatron_energy.planning.sequences import clocked_vertices
 
 POLICIES = ("segments", "operations", "roles", "stages", "maximum")
 """Policies that can give unlike GPUs unlike clocks; the others are made to compare with on jobs of like GPUs."""
@@ -118,7 +120,7 @@ def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: 
         policy=purpose.policy,
         max_switches=purpose.max_switches,
         lead_s=purpose.lead_s,
-        expected=_expected(job, clocks, solution),
+        expected=job_expectation(job, clocks, purpose.lead_s, solution),
         units=_classes(job, units),
         fingerprint=purpose.fingerprint,
         solve_s=solve_s,
@@ -128,14 +130,24 @@ def assemble_job(job: JobProblem, clocks: IntArray, purpose: Purpose, solution: 
     )
     if job.exact is None:
         return plan
-    return replace(plan, expected=_expected(job.exact, job.exact.planned_clocks(plan)))
+    return replace(plan, expected=job_expectation(job.exact, job.exact.planned_clocks(plan), purpose.lead_s))
 
 
-def _expected(job: JobProblem, clocks: IntArray, solution: Solution | None = None) -> Expectation:
-    """Replayed figures. Bounds hold for the problem that was solved, and for no other."""
+def job_expectation(job: JobProblem, clocks: IntArray, lead_s: float, solution: Solution | None = None) -> Expectation:
+    """Replayed figures of (S, n) clock columns; the energy counts that raises come early by ``lead_s``.
+
+    Bounds hold for the problem that was solved, and for no other: they are known with a ``solution`` only.
+    """
+    done = replay(job.problem.graph, job.durations(clocks))
+    early_j = 0.0
+    for slot, row in enumerate(clocks):
+        problem = job.of_slot(slot)
+        for unit, one_j in enumerate(early_raises_j(problem, clocked_vertices(problem), row, done, lead_s).tolist()):
+            early_j += one_j * len(job.ranks(unit, slot)) if slot < len(job.members[unit].gpus) else 0.0
+    found = with_early_raises(job.problem, job.evaluate(clocks), early_j)
     if solution is None:
-        return expectation_of(job.problem, job.evaluate(clocks))
-    return expectation_of(job.problem, job.evaluate(clocks), solution.bound.energy_j, solution.limit_energy_j)
+        return expectation_of(job.problem, found)
+    return expectation_of(job.problem, found, solution.bound.energy_j, solution.limit_energy_j)
 
 
 def _classes(job: JobProblem, by_slot: Sequence[Sequence[UnitPlan]]) -> tuple[UnitPlan, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
 from megatron_energy.pipeline.replay import replay
+from megatron_energy.planning.early import lead_cost_j
 from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import lower_hull
 
@@ -102,27 +103,15 @@ class Space:
         return float(np.maximum(extra, 0.0).sum())
 
     def price_raises(self, state: IntArray) -> None:
-        """Estimate what early raises cost around a state: what runs in the lead before an operation runs at its clock.
-
-        The part of an operation that falls into the lead costs the difference of its effective energies at the two clocks.
-        Waiting costs nothing more: blocking power hardly depends on the clock.
-        """
+        """Estimate what early raises cost around a state (:mod:`megatron_energy.planning.early`)."""
         if self.lead_s <= 0:
             return
         result = replay(self.problem.graph, self.durations(state))
         raise_j = np.zeros_like(self.cost_j)
         for unit in self.units:
             member = self.members[unit]
-            raise_j[member] = self._lead_cost(result.start_s[member], result.end_s[member], self.cost_j[member], result.makespan_s)
+            raise_j[member] = lead_cost_j(result, member, self.cost_j[member], self.lead_s)
         self.raise_j = np.maximum.accumulate(raise_j[:, ::-1], axis=1)[:, ::-1]  # exact where power falls with the clock, as it does
-
-    def _lead_cost(self, start_s: FloatArray, end_s: FloatArray, cost_j: FloatArray, period_s: float) -> FloatArray:
-        """(N, F) per operation: effective J, at each clock, of what runs within the lead before its start (last iteration's included)."""
-        begins, ends = np.concatenate([start_s - period_s, start_s]), np.concatenate([end_s - period_s, end_s])
-        window_end = start_s[:, np.newaxis]
-        inside = np.minimum(ends, window_end) - np.maximum(begins, window_end - self.lead_s)
-        share = np.clip(inside / np.maximum(ends - begins, 1e-12), 0.0, 1.0)
-        return np.asarray(share @ np.concatenate([cost_j, cost_j]), dtype=np.float64)
 
     def trials(self, state: IntArray, candidates: Sequence[Candidate]) -> tuple[FloatArray, FloatArray]:
         """((n, B) durations, (B,) change of effective J) when each candidate alone replaces its unit's sequence."""
