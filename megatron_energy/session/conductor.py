@@ -4,7 +4,7 @@ import contextlib
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatron_energy.records.iteration import RankIteration
@@ -16,6 +16,7 @@ from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.signals import signals_of
 from megatron_energy.session.summaries import summarise
 from megatron_energy.session.timetable import Entry, Timetable, rest_of_sweep, same_run
 
@@ -32,12 +33,14 @@ class Handed:
         iteration: number among the training iterations, from 1 on; of an evaluation, that of the training iteration before it.
         program: what the rank did; empty where nobody will ask.
         trusted: the rank followed its timetable, and the record tells what happened.
+        disobeyed: times that its GPU was seen at another clock than asked for, without a reason.
     """
 
     record: RankIteration
     iteration: int
     program: Program = field(default_factory=list)
     trusted: bool = True
+    disobeyed: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,4 +186,6 @@ class Conductor:
 
 
 def _data(row: Sequence[Handed]) -> IterationData:
-    return IterationData([entry.record for entry in row], [entry.program for entry in row])
+    records = [entry.record for entry in row]
+    signals = replace(signals_of(records), disobeyed=sum(entry.disobeyed > 0 for entry in row))
+    return IterationData(records, [entry.program for entry in row], signals=signals)

@@ -5,7 +5,6 @@ its own controller. At a log interval the home rank hears what all ranks did and
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 from megatron_energy.gpus.controller import ClockController
@@ -37,6 +36,7 @@ class _Pending(NamedTuple):
     trusted: bool
     requests: int
     late_raises: int
+    disobeyed: int
 
 
 class ControlledSession:
@@ -127,15 +127,15 @@ class ControlledSession:
         if not evaluation:
             self._iteration += 1
         directive = self._timetable.at(self._iteration) if self._iteration else Directive("baseline")
-        trusted = not self._alone
+        trusted = (self._broken or self._stale) is None and (self._stopped is None or directive.phase == "planned")
         ended = self._instruments.end(number, evaluation)
         if self._instruments.failed:
             self.stop(f"its GPU's events failed: {self._instruments.failed}")
         counts = self.controller.counts
-        requests, late = counts.issued - self._counted.issued, counts.late_raises - self._counted.late_raises
-        self._counted = counts
+        before, self._counted = self._counted, counts
+        new = (counts.issued - before.issued, counts.late_raises - before.late_raises, counts.disobeyed - before.disobeyed)
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
-        self._pending.append(_Pending(ended, self._iteration, directive, kept, trusted, requests, late))
+        self._pending.append(_Pending(ended, self._iteration, directive, kept, trusted, *new))
 
     def log(self, iteration: int, writer: object) -> None:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
@@ -189,7 +189,7 @@ class ControlledSession:
     def _entry(self, pending: _Pending, record: RankIteration) -> Handed:
         counted = dataclasses.replace(record, requests=pending.requests, late_raises=pending.late_raises)
         kept = counted if self._is_wanted_in_full(pending) else thinned(counted)
-        return Handed(kept, pending.iteration, pending.program, pending.trusted and math.isfinite(record.end_s))
+        return Handed(kept, pending.iteration, pending.program, pending.trusted, pending.disobeyed)
 
     def _is_wanted_in_full(self, pending: _Pending) -> bool:
         if pending.ended.evaluation or pending.directive.phase not in ("baseline", "sweep", "planned"):

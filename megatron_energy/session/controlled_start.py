@@ -215,10 +215,11 @@ class _Opened:
         self._say(
             f"clock switches: {1e3 * latency.call_s.median_s:.1f} ms alone, raises are requested {1e3 * lead_s:.0f} ms early{emulated}"
         )
-        plan_s = load_plan(self._options.plan).lead_s if self._options.plan is not None else lead_s
-        if plan_s < lead_s:
-            self._say(f"the plan requests raises {1e3 * plan_s:.0f} ms early only: some may come late")
-        return min(plan_s, lead_s)
+        plan = load_plan(self._options.plan) if self._options.plan is not None else None
+        if plan is None or not plan.switches_max or plan.lead_s >= lead_s:
+            return lead_s
+        self._say(f"the plan requests raises {1e3 * plan.lead_s:.0f} ms early only: some may come late")
+        return plan.lead_s
 
     def _conductor(self, offers: Sequence[_Offer], lead_s: float) -> Conductor:
         options, facts, clocks_mhz = self._options, self._terms.facts, self._terms.clocks_mhz

@@ -14,6 +14,7 @@ from megatron_energy.records.steps import ClockRequest
 from megatron_energy.session import conductor as conductors
 from megatron_energy.session.actuation import Hold, Way
 from megatron_energy.session.conductor import Conductor
+from megatron_energy.session.control import write_control
 from megatron_energy.session.controlled_session import ControlledSession
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive
 from megatron_energy.session.instruments import Ended
@@ -292,3 +293,21 @@ def test_policies_without_a_plan_ask_for_nothing(new_job: NewJob) -> None:
     job.iterate(8)
     assert job.phases == BASELINE + ["measure"] * 6
     assert job.sessions[0].requests == {}
+
+
+def test_gpus_that_do_not_obey_end_the_plan(planned: Job) -> None:
+    for _ in range(3):
+        planned.controllers[1].counts = replace(planned.controllers[1].counts, disobeyed=planned.controllers[1].counts.disobeyed + 1)
+        planned.iterate(1)
+    assert "up to 1 GPUs ran at other clocks than requested, without a reason" in planned.said[-1]
+    assert planned.sessions[0]._timetable.at(9).phase == "maximum"
+
+
+def test_the_live_switch_is_seen_at_a_log_interval(planned: Job, tmp_path: Path) -> None:
+    write_control(tmp_path, "drop")
+    planned.iterate(3)
+    assert {session._timetable.at(9).phase for session in planned.sessions} == {"maximum"}
+    assert planned.sessions[0].requests == {ITERATION_BEGIN: (ClockRequest(0),)}
+    write_control(tmp_path, "resume")
+    planned.iterate(8)
+    assert planned.phases[-8:] == ["maximum"] * 4 + ["planned"] * 4
