@@ -100,6 +100,8 @@ def _more(report: Report, cost: SweepCost) -> str:
         return "an unknown energy"
     if cost.resolution_j is not None and abs(cost.energy_j) < cost.resolution_j:
         return f"less than the counter tells (±{cost.resolution_j:,.0f} J)"
+    if cost.energy_j < 0:
+        return f"no energy (it used {-cost.energy_j:,.0f} J less)"
     return f"{figure(cost.energy_j, '+,.0f')} J"
 
 
