@@ -29,6 +29,7 @@ class Handed:
     """One iteration of one rank.
 
     Attributes:
+        serial: number of it among all of the rank's iterations, evaluations too.
         record: what its GPU did.
         iteration: number among the training iterations, from 1 on; of an evaluation, that of the training iteration before it.
         program: what the rank did; empty where nobody will ask.
@@ -36,6 +37,7 @@ class Handed:
         disobeyed: times that its GPU was seen at another clock than asked for, without a reason.
     """
 
+    serial: int
     record: RankIteration
     iteration: int
     program: Program = field(default_factory=list)
@@ -95,9 +97,7 @@ class Conductor:
         """
         for waiting, batch in zip(self._waiting, batches, strict=True):
             waiting.extend(batch.entries)
-        rows = []
-        while all(self._waiting):
-            rows.append([waiting.popleft() for waiting in self._waiting])
+        rows = self._complete_rows()
         for row in rows:
             self._feed(row)
         self._hear(batches)
@@ -109,6 +109,18 @@ class Conductor:
             self._written = planned
             self.reporter.plan_made()
         return self._changed(next_iteration) if idle else None
+
+    def _complete_rows(self) -> list[list[Handed]]:
+        """The iterations that all ranks have handed in; those that a rank has lost are left out."""
+        rows = []
+        while all(self._waiting):
+            serial = max(waiting[0].serial for waiting in self._waiting)
+            for waiting in self._waiting:
+                while waiting and waiting[0].serial < serial:
+                    waiting.popleft()
+            if all(waiting and waiting[0].serial == serial for waiting in self._waiting):
+                rows.append([waiting.popleft() for waiting in self._waiting])
+        return rows
 
     def write(self, step: int, writer: Any) -> None:
         """At the log interval, with Megatron's TensorBoard writer."""

@@ -4,6 +4,7 @@ Between two log intervals of Megatron's nothing is exchanged: every rank follows
 its own controller. At a log interval the home rank hears what all ranks did and may change their timetables from the next iteration on.
 """
 
+import contextlib
 import dataclasses
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ Requests = dict[TransitionPoint, tuple[ClockRequest, ...]]
 class _Pending(NamedTuple):
     """An iteration whose record is still to be made."""
 
+    serial: int
     ended: Ended
     iteration: int
     directive: Directive
@@ -68,6 +70,7 @@ class ControlledSession:
         self._timetable, self._conductor = timetable, conductor
         self._kept_back = 0 if settled_at_log else 1
         self._iteration = 0  # training iterations so far
+        self._serial = 0  # evaluations too
         self._pending: list[_Pending] = []
         self._in_full: dict[int, int] = {}  # plan version -> iterations handed in with all spans
         self._counted = Counts()
@@ -124,8 +127,15 @@ class ControlledSession:
 
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """The host is done with an iteration. Nothing is waited for."""
+        self._serial += 1
         if not evaluation:
             self._iteration += 1
+        try:
+            self._note(number, program, evaluation)
+        except Exception as error:  # noqa: BLE001 -- a defect of ours ends the plan, not the training
+            self.broken(f"an error in megatron-energy ({type(error).__name__}: {error})")
+
+    def _note(self, number: int, program: Program, evaluation: bool) -> None:
         directive = self._timetable.at(self._iteration) if self._iteration else Directive("baseline")
         trusted = (self._broken or self._stale) is None and (self._stopped is None or directive.phase == "planned")
         ended = self._instruments.end(number, evaluation)
@@ -135,7 +145,7 @@ class ControlledSession:
         before, self._counted = self._counted, counts
         new = (counts.issued - before.issued, counts.late_raises - before.late_raises, counts.disobeyed - before.disobeyed)
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
-        self._pending.append(_Pending(ended, self._iteration, directive, kept, trusted, *new))
+        self._pending.append(_Pending(self._serial, ended, self._iteration, directive, kept, trusted, *new))
 
     def log(self, iteration: int, writer: object) -> None:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
@@ -189,7 +199,7 @@ class ControlledSession:
     def _entry(self, pending: _Pending, record: RankIteration) -> Handed:
         counted = dataclasses.replace(record, requests=pending.requests, late_raises=pending.late_raises)
         kept = counted if self._is_wanted_in_full(pending) else thinned(counted)
-        return Handed(kept, pending.iteration, pending.program, pending.trusted, pending.disobeyed)
+        return Handed(pending.serial, kept, pending.iteration, pending.program, pending.trusted, pending.disobeyed)
 
     def _is_wanted_in_full(self, pending: _Pending) -> bool:
         if pending.ended.evaluation or pending.directive.phase not in ("baseline", "sweep", "planned"):
@@ -201,10 +211,14 @@ class ControlledSession:
         return True
 
     def close(self) -> None:
-        """The end of the run: the clock is given back first, and the home rank reports."""
-        self.controller.close()
-        self._hold.close()
-        self._instruments.close()
+        """The end of the run: the clock is given back first, and the home rank reports last."""
+        with contextlib.ExitStack() as steps:  # the last one first, each whatever becomes of the others
+            steps.callback(self._report)
+            steps.callback(self._instruments.close)
+            steps.callback(self._hold.close)
+            steps.callback(self.controller.close)
+
+    def _report(self) -> None:
         if self._conductor is not None:
             report = self._conductor.reporter.finish()
             if report is not None:

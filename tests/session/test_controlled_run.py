@@ -251,6 +251,18 @@ def test_a_defect_of_ours_on_one_rank_ends_the_plan_and_not_the_training(planned
     assert planned.said[-1] == "maximum clocks from here on: rank 0: an error in megatron-energy (ZeroDivisionError: division by zero)"
 
 
+def test_an_iteration_that_a_rank_has_lost_has_no_figures(planned: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_number: int, _evaluation: bool) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(planned.instruments[0], "end", fails)
+    planned.iterate(1)
+    monkeypatch.undo()
+    planned.iterate(2)
+    assert planned.said[-1] == "maximum clocks from here on: rank 0: an error in megatron-energy (ZeroDivisionError: division by zero)"
+    assert [s.iteration for s in Journal(planned.options.run_dir).read()] == [1, 2, 3, 4, 5, 7, 8]
+
+
 def test_a_defect_of_ours_at_home_gives_every_clock_back(planned: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fails(*_: object) -> None:
