@@ -18,7 +18,7 @@ from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of
 from megatron_energy.session.summaries import summarise
-from megatron_energy.session.timetable import Entry, Timetable, rest_of_sweep, same_run
+from megatron_energy.session.timetable import Entry, Timetable, baseline_window, rest_of_sweep, same_run
 
 PATIENCE_S = 0.1
 """How long a log interval waits for the coordinator at most: decisions take microseconds, but a plan takes seconds."""
@@ -184,12 +184,15 @@ class Conductor:
         after_fed = [timetable.at(self._fed + 1) for timetable in self._timetables]
         if all(map(same_run, after_fed, wanted)):
             return None
-        changes = [self._entries(next_iteration, directive) for directive in wanted]
+        changes = [self._entries(next_iteration, rank, directive) for rank, directive in enumerate(wanted)]
         for timetable, entries in zip(self._timetables, changes, strict=True):
             timetable.change(entries)
         return changes
 
-    def _entries(self, next_iteration: int, wanted: Directive) -> list[Entry]:
+    def _entries(self, next_iteration: int, rank: int, wanted: Directive) -> list[Entry]:
+        planned = self.coordinator.findings.planned
+        if wanted.phase == "baseline" and planned is not None:
+            return baseline_window(next_iteration, wanted, planned.activation(rank))
         if wanted.phase != "sweep":
             return [(next_iteration, wanted)]
         held_mhz = held_clocks_mhz(self.coordinator.findings.baseline[-1].records)

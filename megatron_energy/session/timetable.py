@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from megatron_energy.session.coordinator import ITERATIONS_PER_CLOCK, UNPLANNED, sweep_clocks_mhz
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive, constant_clock
+from megatron_energy.session.guard import MOST_WINDOW
 from megatron_energy.session.options import EnergyOptions
 
 Entry: TypeAlias = tuple[int, Directive]
@@ -58,6 +59,11 @@ def rest_of_sweep(first: int, wanted: Directive, clocks_mhz: Sequence[int]) -> l
     """What of a sweep over ``clocks_mhz`` is left when the coordinator wants ``wanted`` in iteration ``first``."""
     wanted_mhz = wanted.requests[ITERATION_BEGIN][0].clock_mhz
     return sweep(first, clocks_mhz[clocks_mhz.index(wanted_mhz) :])
+
+
+def baseline_window(first: int, wanted: Directive, planned: Directive) -> list[Entry]:
+    """The baseline measured again, for as long as the guard may need, and then the plan: not maximum clocks until the next log interval."""
+    return [(first, wanted), (first + 1 + MOST_WINDOW, planned)]
 
 
 def same_run(ran: Directive, wanted: Directive) -> bool:

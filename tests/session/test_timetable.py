@@ -8,7 +8,7 @@ from megatron_energy.emulation.catalog import load
 from megatron_energy.session.coordinator import sweep_clocks_mhz
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.options import EnergyOptions
-from megatron_energy.session.timetable import Timetable, opening, rest_of_sweep, same_run
+from megatron_energy.session.timetable import Timetable, baseline_window, opening, rest_of_sweep, same_run
 
 CLOCKS = load("a100-sxm4-80gb").sm_clocks_mhz
 OPTIONS = EnergyOptions(policy="segments", baseline_iterations=2, sweep_clocks=2)
@@ -51,6 +51,14 @@ def test_the_rest_of_a_sweep_ends_in_maximum_clocks() -> None:
         (13, constant_clock("sweep", 900)),
         (15, constant_clock("planning", 0)),
     ]
+
+
+def test_a_baseline_window_during_the_run_ends_in_the_plan() -> None:
+    """Maximum clocks do not last until the next log interval: 1 iteration for the change of clocks, and at most 15 for the guard."""
+    window, planned = constant_clock("baseline", 0), Directive("planned", plan_version=1)
+    timetable = Timetable([(1, planned)])
+    timetable.change(baseline_window(41, window, planned))
+    assert [timetable.at(n) for n in (40, 41, 56, 57)] == [planned, window, window, planned]
 
 
 @pytest.mark.parametrize(
