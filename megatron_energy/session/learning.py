@@ -27,6 +27,7 @@ Series = Sequence[RankIteration]
 short last steps draw, so two iterations tell more than twice as much as one."""
 
 IDLE: Key = ("idle", -1)
+WAIT: Key = ("wait", -1)
 
 
 class LearningError(Exception):
@@ -91,7 +92,8 @@ def _across_gaps(series: Series, times_s: FloatArray) -> npt.NDArray[np.bool_]:
 def powers_w(pairs: Sequence[tuple[Series, Sequence[Span]]]) -> dict[Key, float]:
     """Watts of every activity in the given spans of like GPUs at one clock, by non-negative least squares.
 
-    An activity that no window covers is missing in the result.
+    A short activity that no window covers or tells apart from the others, such as a grad-sync that always shares its window with the
+    optimizer, is missing in the result; of the joules it is given the power of waiting.
 
     Raises:
         LearningError: there are no counter samples to learn from.
@@ -103,15 +105,50 @@ def powers_w(pairs: Sequence[tuple[Series, Sequence[Span]]]) -> dict[Key, float]
     joules = np.concatenate([b[1] for b in blocks]) if blocks else np.zeros(0)
     if len(joules) == 0:
         raise LearningError("the energy counter did not advance during the sweep: iterations are shorter than its update period")
-    seen = seconds.sum(axis=0) > 0
     _check_determined(seconds)
-    solution = np.full(len(keys), np.nan)
-    solution[seen] = nnls(seconds[:, seen], joules)[0]
-    return {name: float(solution[i]) for name, i in keys.items() if np.isfinite(solution[i])}
+    watts = _solved(seconds, joules)
+    waiting = keys.get(WAIT)
+    while waiting is not None and np.isfinite(watts[waiting]):
+        undetermined = _undetermined(seconds, watts, fixed=(waiting, keys[IDLE]))
+        if undetermined is None:
+            break
+        joules = joules - seconds[:, undetermined] * watts[waiting]
+        seconds[:, undetermined] = 0.0
+        watts = _solved(seconds, joules)
+    return {name: float(watts[i]) for name, i in keys.items() if np.isfinite(watts[i])}
+
+
+def _solved(seconds: FloatArray, joules: FloatArray) -> FloatArray:
+    """(activities,) watts by non-negative least squares; NaN where no window covers an activity."""
+    seen = seconds.sum(axis=0) > 0
+    watts = np.full(seconds.shape[1], np.nan)
+    watts[seen] = nnls(seconds[:, seen], joules)[0]
+    return watts
+
+
+def _undetermined(seconds: FloatArray, watts: FloatArray, fixed: tuple[int, ...]) -> int | None:
+    """The shortest of the short activities whose power the windows do not tell; ``fixed`` ones are not asked about."""
+    total = seconds.sum(axis=0)
+    for column in map(int, np.argsort(total)):
+        if column in fixed or not 0 < total[column] < MAIN_SHARE * seconds.sum():
+            continue
+        if watts[column] <= 0 or not _distinct(seconds, column):
+            return column
+    return None
+
+
+def _distinct(seconds: FloatArray, column: int) -> bool:
+    """Whether the windows tell an activity apart from all others together."""
+    own, others = seconds[:, column], np.delete(seconds, column, axis=1)
+    left = own - others @ np.linalg.lstsq(others, own, rcond=None)[0]
+    return bool(np.linalg.norm(left) >= DISTINCT * np.linalg.norm(own))
 
 
 MAIN_SHARE = 0.02
 """Activities with at least this share of the time have to be told apart; errors in shorter ones hardly matter."""
+
+DISTINCT = 0.1
+"""Share of a short activity's pattern over the windows that no mix of the others explains, at least, for its power to be told."""
 
 WORST_CONDITION = 100.0
 """Of the main activities' columns, scaled to length 1: errors of the counter (one step in a window) may grow by this factor."""
@@ -132,15 +169,15 @@ def _check_determined(seconds: FloatArray) -> None:
 def measure(ranks: Sequence[Series], clock_mhz: int) -> dict[Key, Measurement]:
     """Times and powers of like GPUs (ranks of one stage) in iterations at one requested clock.
 
-    A step too short for any window of the counter (a grad-sync of a few milliseconds) is given the power of waiting: that is
-    what most of it is, and little energy is at stake.
+    A step too short for the windows of the counter to tell its power (a grad-sync of a few milliseconds) is given the power of
+    waiting: that is what most of it is, and little energy is at stake.
 
     Raises:
         LearningError: no counter samples.
     """
     pairs = [(series, steady_spans(series, clock_mhz)) for series in ranks]
     watts = powers_w(pairs)
-    waiting_w = watts.get(("wait", -1))
+    waiting_w = watts.get(WAIT)
     lengths: dict[Key, list[list[float]]] = defaultdict(list)  # per rank that has the activity
     for _, spans in pairs:
         mine: dict[Key, list[float]] = defaultdict(list)
@@ -193,8 +230,8 @@ def learn_profile(
             found = measure([[iteration[rank] for iteration in sweep[clock]] for rank in ranks], clock)
             for key, value in found.items():
                 table[stage, key].append((clock, value))
-            if ("wait", -1) in found:
-                blocking.append(found["wait", -1].power_w)
+            if WAIT in found:
+                blocking.append(found[WAIT].power_w)
     curves = {}
     for (stage, (activity, chunk)), values in table.items():
         if activity in ("wait", "other", "idle"):

@@ -98,3 +98,68 @@ def test_an_operation_missing_at_a_clock_is_named():
     late = [Span("forward", 0, 0, 0, 1, 1300, steady_clock=False), Span("backward", 0, 0, 1, 2, 1200)]
     with pytest.raises(LearningError, match=r"no clean forward of stage 0 at \[1200\] MHz"):
         learn_profile({1410: [[record(spans, samples)]], 1200: [[record(late, samples)]]}, [0], 0.0, {})
+
+
+def test_a_short_step_that_always_shares_its_window_is_given_the_power_of_waiting():
+    # forward 300 W, waiting 100 W; grad-sync 0.01 s and optimizer 0.02 s are always between the same two readings, 1 J and 5 J
+    spans, samples, begin_s, counter_mj = [], [(0.0, 0)], 0.0, 0
+    for _ in range(4):
+        forward = Span("forward", 0, 0, begin_s, begin_s + 1, 1410)
+        wait = Span("wait", -1, -1, begin_s + 1, begin_s + 2, 1410)
+        sync = Span("grad-sync", -1, -1, begin_s + 2, begin_s + 2.01, 1410)
+        step = Span("optimizer", -1, -1, begin_s + 2.01, begin_s + 2.03, 1410)
+        spans += [forward, wait, sync, step]
+        for at_s, joules in ((1.0, 300), (1.5, 50), (2.03, 50 + 6)):
+            counter_mj += 1000 * joules
+            samples.append((begin_s + at_s, counter_mj))
+        begin_s += 2.03
+    found = measure([[record(spans, samples)]], 1410)
+    assert found["wait", -1].power_w == pytest.approx(100)
+    assert found["grad-sync", -1].power_w == pytest.approx(100)
+    assert found["optimizer", -1].power_w == pytest.approx((6 - 1) / 0.02)
+    assert found["forward", 0].power_w == pytest.approx(300)
+
+
+def test_no_step_of_a_run_is_without_energy():
+    settler = job(RequestLatency())
+    clocks = (1410, 1200)
+    sweep = {clock: [settler.settle(programs(clock), 1), settler.settle(programs(clock), 2)] for clock in clocks}
+    profile = learn_profile(sweep, settler.wiring.stage, 0.0, {})
+    for (stage, chunk, kind), curve in profile.curves.items():
+        true_w = [settler.workload.point(stage, chunk, kind, clock, GPU.power_limit_default_w).power_w for clock in clocks]
+        assert np.allclose(curve.energy_j / curve.time_s, true_w, rtol=0.4), (stage, chunk, kind)
+        assert np.all(curve.energy_j >= 0.99 * GPU.blocking_power_w * curve.time_s)
+
+
+def ranks_of_a_stage(*optimizer_s: tuple[float, ...]) -> list[list[RankIteration]]:
+    """Per rank, one iteration with an optimizer step of each length, and a forward of ten times its length before it, all at 200 W."""
+    ranks = []
+    for lengths in optimizer_s:
+        spans: list[Span] = []
+        for length_s in lengths:
+            begin_s = spans[-1].end_s if spans else 0.0
+            middle_s = begin_s + 10 * length_s
+            spans += [Span("forward", 0, 0, begin_s, middle_s, 1410), Span("optimizer", -1, -1, middle_s, middle_s + length_s, 1410)]
+        times = sorted({0.0, *(span.end_s for span in spans)})
+        ranks.append([record(spans, [(at_s, round(200_000 * at_s)) for at_s in times])])
+    return ranks
+
+
+def test_a_collective_takes_as_long_as_on_the_rank_that_came_last():
+    """The others' spans contain the wait for it; an operation, in contrast, takes as long as on the slowest rank."""
+    found = measure(ranks_of_a_stage((3.0, 5.0, 4.0), (2.0, 6.0, 7.0)), 1410)
+    assert found["optimizer", -1].time_s == 2.0
+    assert found["forward", 0].time_s == 60.0  # medians 40 and 60 s
+    assert found["optimizer", -1].samples == 6
+
+
+def test_blocking_power_is_the_median_over_stages_and_clocks():
+    def waiting(watts: float, clock_mhz: int) -> RankIteration:
+        spans = [Span("forward", 0, 0, 0, 1, clock_mhz), Span("wait", -1, -1, 1, 2, clock_mhz)]
+        return record(spans, [(0.0, 0), (1.0, 300_000), (2.0, round(1000 * (300 + watts)))])
+
+    sweep = {
+        1410: [[waiting(80, 1410), waiting(81, 1410), waiting(200, 1410)]],
+        1200: [[waiting(82, 1200), waiting(83, 1200), waiting(84, 1200)]],
+    }
+    assert learn_profile(sweep, [0, 1, 2], 0.0, {}).blocking_power_w == pytest.approx(82.5)
