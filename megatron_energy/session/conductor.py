@@ -11,13 +11,14 @@ from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.background import Background
-from megatron_energy.session.coordinator import Coordinator, IterationData, held_clocks_mhz, sweep_clocks_mhz
+from megatron_energy.session.coordinator import Coordinator, IterationData
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of
 from megatron_energy.session.summaries import summarise
+from megatron_energy.session.sweep import held_clocks_mhz, sweep_clocks_mhz
 from megatron_energy.session.timetable import Entry, Timetable, baseline_window, rest_of_sweep, same_run
 
 PATIENCE_S = 0.1

@@ -19,7 +19,7 @@ from megatron_energy.session.actuation import SIGKILL_MEANS, Hold, Way, take
 from megatron_energy.session.clock_trace import TracedActuator
 from megatron_energy.session.conductor import Conductor
 from megatron_energy.session.controlled_session import ControlledSession
-from megatron_energy.session.coordinator import LOWEST_TRIED, UNPLANNED, Coordinator
+from megatron_energy.session.coordinator import UNPLANNED, Coordinator
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.instruments import Instruments
@@ -30,6 +30,7 @@ from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planner import Planner
 from megatron_energy.session.rank_records import Recording
 from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.sweep import LOWEST_TRIED
 from megatron_energy.session.timetable import Timetable, opening
 
 Say = Callable[[str], None]

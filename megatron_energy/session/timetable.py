@@ -4,10 +4,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from megatron_energy.session.coordinator import ITERATIONS_PER_CLOCK, UNPLANNED, sweep_clocks_mhz
+from megatron_energy.session.coordinator import UNPLANNED
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive, constant_clock
 from megatron_energy.session.guard import MOST_WINDOW
 from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.sweep import ITERATIONS_PER_CLOCK, sweep_clocks_mhz
 
 Entry: TypeAlias = tuple[int, Directive]
 """The first iteration, and what holds from it on until the next entry."""

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from megatron_energy.emulation.catalog import load
-from megatron_energy.session.coordinator import sweep_clocks_mhz
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.sweep import sweep_clocks_mhz
 from megatron_energy.session.timetable import Timetable, baseline_window, opening, rest_of_sweep, same_run
 
 CLOCKS = load("a100-sxm4-80gb").sm_clocks_mhz
