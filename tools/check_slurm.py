@@ -1,17 +1,20 @@
 """Runs real 16-rank trainings and broken jobs on a virtual Slurm cluster of this host; prints a Markdown report.
 
-    python tools/check_slurm.py [--system] [--parts training requeue clocks]
+    python tools/check_slurm.py [--system] [--parts clocks training requeue killed] [--out DIR]
 
-Needs root; ``--system`` installs Slurm's packages. All GPUs are emulated. Exit status 1 where anything was not as promised.
+Needs root; ``--system`` installs Slurm's packages; ``--out`` keeps what the trainings leave. All GPUs are emulated. Exit status 1 where
+anything was not as promised.
 """
 
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -20,7 +23,7 @@ from megatron_energy.observe.journal import Journal
 from tests.slurm.bed import Bed, missing, running, wait_until
 from tests.slurm.kills import WAYS, try_way, without_epilog
 
-PARTS = ("training", "requeue", "clocks")
+PARTS = ("clocks", "training", "requeue", "killed")
 FIRST_PORT = 17400
 EMULATED = "scripts/slurm/gpt_emulated.sh"
 ITERATIONS = 34  # 1 + 3 of the baseline, 16 of the sweep, the rest under the plan
@@ -47,10 +50,11 @@ class Report:
             self.wrong.append(text)
 
 
-def train(bed: Bed, folder: Path, name: str, script: str, *options: str) -> tuple[int, Path]:
-    """Submit a training under an energy plan; the number of the job, and its log."""
+def train(bed: Bed, folder: Path, name: str, script: str, *options: str, device: str = "emulated") -> tuple[int, Path]:
+    """Submit a training under an energy plan; the number of the job, and its log. ``device``: see scripts/slurm/gpt_emulated.sh."""
     log = folder / f"{name}.log"
     variables = {"JOB": EMULATED, "RUN": str(folder / name), "ITERATIONS": str(ITERATIONS), "ENERGY_POLICY": "segments"}
+    variables["ENERGY_DEVICE"] = device
     return bed.submit(f"--output={log}", *options, f"scripts/slurm/{script}", **variables), log
 
 
@@ -124,10 +128,10 @@ def check_requeue(bed: Bed, folder: Path, report: Report) -> None:
     )
     text = log.read_text(errors="replace").partition(f"job {job} (start 2)")[2]
     report.check("the second start runs the saved plan", f"megatron-energy: plan {folder}/requeue/energy/plan.json" in text)
-    report.check("it makes no other plan, and tries no clocks", "plan made" not in text and "sweep" not in text)
+    report.check("it makes no other plan", "plan made" not in text)
     report.check("the plan is the same, byte by byte", (folder / "requeue" / "energy" / "plan.json").read_bytes() == plan)
-    phases = [s.phase for s in Journal(folder / "requeue" / "energy").read()]
-    report.check(f"iterations under the plan after the restart: {phases[STOP_AFTER:].count('planned')}", "planned" in phases[-4:])
+    phases = [summary.phase for summary in Journal(folder / "requeue" / "energy").read()]  # those of the first start were set aside
+    report.check(f"iterations after the restart: {', '.join(phases)}", set(phases) == {"baseline", "planned"} and phases[-1] == "planned")
     compare_with_uninterrupted(folder, losses(log), report)
 
 
@@ -154,6 +158,36 @@ def check_clocks(bed: Bed, report: Report) -> None:
     report.check("the next job's Prolog restores them before its first task", restored)
 
 
+def rank_process(job: int, rank: int) -> int:
+    """Process id of a rank."""
+    wanted = {b"SLURM_JOB_ID=%d" % job, b"RANK=%d" % rank}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if wanted <= set((folder / "environ").read_bytes().split(b"\0")):
+                return int(folder.name)
+    raise AssertionError(f"rank {rank} of job {job} does not run")
+
+
+def check_killed_training(bed: Bed, folder: Path, report: Report) -> None:
+    """A training whose clocks are set through clockd loses a rank in the middle of its sweep."""
+    print("\n## A training that loses a rank while its clocks are lowered\n")
+    job, log = train(bed, folder, "killed", "srun.sbatch", device="nvml")
+    try:
+        wait_until(lambda: sum(map(len, bed.all_locked().values())) == 16, "lowered clocks on 16 GPUs", TRAINING_S)
+    except AssertionError as error:
+        report.check(f"{error}; its log ends: {log.read_text(errors='replace')[-500:]}", False)
+        bed.run("scancel", str(job))
+        return
+    leased = sum((bed.state / node / "clockd.jsonl").read_text().count('"leased"') for node in bed.nodes)
+    report.check(f"16 ranks hold {leased} leases of clockd, and have lowered the clocks of 16 GPUs", leased >= 16)
+    start_s = time.monotonic()
+    os.kill(rank_process(job, 5), signal.SIGKILL)
+    wait_until(lambda: not bed.all_locked(), "clocks as found", 60)
+    report.fact(f"kill -9 of rank 5: all clocks as found after {time.monotonic() - start_s:.2f} s")
+    state = bed.wait(job, TRAINING_S)["JobState"]
+    report.check(f"job {job}: {state}", state == "FAILED")
+
+
 def check_gpu_freq(bed: Bed, folder: Path, report: Report) -> None:
     """A plan and Slurm's own clocks are not mixed."""
     print("\n## --gpu-freq\n")
@@ -174,6 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--system", action="store_true", help="install missing system packages (apt-get)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to check; default: all")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep logs and run directories here (default: nothing is kept)")
     options = parser.parse_args(arguments)
     reason = missing()
     if os.geteuid() != 0 or (reason is not None and not options.system):
@@ -182,15 +217,22 @@ def main(arguments: list[str] | None = None) -> int:
     report = Report()
     version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout.strip() or "Slurm to be installed"
     print(f"# megatron-energy under Slurm, on one host with emulated GPUs ({version})\n")
-    with tempfile.TemporaryDirectory(prefix="runs-") as name, running(4, 8, FIRST_PORT, *(["--system"] if options.system else [])) as bed:
+    with (
+        tempfile.TemporaryDirectory(prefix="runs-") as scratch,
+        running(4, 8, FIRST_PORT, *(["--system"] if options.system else [])) as bed,
+    ):
+        folder = (options.out or Path(scratch)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         report.fact(next(line for line in bed.said.splitlines() if "are up after" in line))
         if "clocks" in options.parts:
             check_clocks(bed, report)
-            check_gpu_freq(bed, Path(name), report)
+            check_gpu_freq(bed, folder, report)
         if "training" in options.parts:
-            check_training(bed, Path(name), report)
+            check_training(bed, folder, report)
         if "requeue" in options.parts:
-            check_requeue(bed, Path(name), report)
+            check_requeue(bed, folder, report)
+        if "killed" in options.parts:
+            check_killed_training(bed, folder, report)
     for complaint in report.wrong:
         print(f"WRONG: {complaint}")
     return 1 if report.wrong else 0

@@ -29,8 +29,11 @@ host=(
 
 LAUNCH=(--cpu)
 TRAINING=(scripts/pretrain_gpt.py "${layout[@]}" "${model[@]}" "${training[@]}" "${data[@]}" "${checkpoints[@]}" "${host[@]}")
-ENERGY=(
-    --energy-policy "${ENERGY_POLICY:-segments}" --energy-dir "$RUN/energy" --energy-device emulated
-    --energy-emulated-gpu a100-sxm4-80gb --energy-emulated-model gpt3-13b --energy-emulated-micro-batch 4
-    --energy-emulated-gpus-per-node "$GPUS_PER_NODE"
-)
+# ENERGY_DEVICE=nvml: the GPUs of a test bed in wall time, with clocks that are set through clockd, as those of real GPUs are.
+ENERGY=(--energy-policy "${ENERGY_POLICY:-segments}" --energy-dir "$RUN/energy" --energy-device "${ENERGY_DEVICE:-emulated}")
+if [ "${ENERGY_DEVICE:-emulated}" = emulated ]; then
+    ENERGY+=(
+        --energy-emulated-gpu a100-sxm4-80gb --energy-emulated-model gpt3-13b --energy-emulated-micro-batch 4
+        --energy-emulated-gpus-per-node "$GPUS_PER_NODE"
+    )
+fi
