@@ -12,7 +12,8 @@ from megatron_energy.observe.interval import combine
 from megatron_energy.observe.journal import FILE_NAME, Journal
 from megatron_energy.observe.phases import Windows
 from megatron_energy.observe.report import build_report
-from megatron_energy.planning.plan import Plan, Segment, TransitionRequest, load_plan
+from megatron_energy.planning.plan import Plan, Segment, TransitionRequest
+from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.rows import OPTIONAL, REQUIRED
 from megatron_energy.records.summary import GpuSummary, IterationSummary

@@ -24,8 +24,9 @@ from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.plan import Expectation, Plan, Segment, UnitPlan
 from megatron_energy.records.iteration import RankIteration, Span
 from megatron_energy.session.control import write_control
-from megatron_energy.session.coordinator import Coordinator, IterationData
+from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.facts import JobFacts, RankFacts
+from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter

@@ -37,7 +37,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def handler(args: argparse.Namespace) -> int:
     """Load, replay and print."""
     from megatron_energy.cli.output import print_plan, summary_of
-    from megatron_energy.planning.plan import load_plan
+    from megatron_energy.planning.plan_file import load_plan
 
     plan = load_plan(args.plan)
     requests: RequestCheck | None = None

@@ -197,7 +197,7 @@ def _check_files(options: EnergyOptions) -> None:
     from megatron_energy.profiles.files import load_profile
 
     if options.plan is not None:
-        from megatron_energy.planning.plan import load_plan
+        from megatron_energy.planning.plan_file import load_plan
 
         load_plan(options.plan)
     if options.profile is not None:

@@ -24,9 +24,7 @@ from typing import Any
 from megatron_energy.atomic import write_whole
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import Schedule
-from megatron_energy.planning.plan_sense import check_sense
 from megatron_energy.planning.rank_ranges import ranks_of
-from megatron_energy.planning.typed import build
 
 SCHEMA = "megatron-energy/plan"
 VERSION = 1
@@ -201,55 +199,6 @@ class Plan:
             write_whole(path, json.dumps(self.to_dict(), indent=1) + "\n")
         except OSError as error:
             raise UserError(f"cannot write the plan {path}: {error.strerror}") from error
-
-
-def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a plan.
-
-    Raises:
-        UserError: no such file, no plan, another version, or a damaged one.
-    """
-    try:
-        body = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the plan {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is no plan: not JSON ({error})") from error
-    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        raise UserError(f"{path} is no plan: make one with `megatron-energy plan --out {path}`")
-    if body.get("version") != VERSION:
-        raise UserError(f"{path} has plan version {body.get('version')}, this release reads {VERSION}: make the plan again")
-    try:
-        return _parsed(body)
-    except (ValueError, UserError) as error:
-        raise UserError(f"{path} is damaged ({error}): make the plan again") from error
-
-
-def _parsed(body: Mapping[str, Any]) -> Plan:
-    plan = build(Plan, {key: value for key, value in body.items() if key not in ("schema", "version")})
-    stages = sorted({u.stage for u in plan.units} if plan.by_rank else [u.stage for u in plan.units])
-    if stages != list(range(plan.schedule.stages)) or not all(u.segments for u in plan.units):
-        raise ValueError("units: not one list of segments per stage")
-    for name in LAYOUT:
-        if plan.layout.get(name, 0) < 1:
-            raise ValueError(f"layout.{name}: must be there and at least 1")
-    if plan.layout["pipeline"] != plan.schedule.stages:
-        raise ValueError("layout.pipeline and schedule.stages differ")
-    if plan.by_rank:
-        _check_ranks(plan)
-    if min(plan.clocks_mhz) <= 0:
-        raise ValueError("units: a clock must be above zero")
-    check_sense(plan)
-    return plan
-
-
-def _check_ranks(plan: Plan) -> None:
-    try:
-        ranks = sorted(rank for u in plan.units for rank in ranks_of(u.ranks, plan.gpus))
-    except ValueError as error:
-        raise ValueError(f"units: {error}") from None
-    if ranks != list(range(plan.gpus)):
-        raise ValueError("units: not one list of segments per rank")
 
 
 def check_plan(plan: Plan, layout: Mapping[str, int], schedule: Schedule, fingerprint: str = "") -> None:

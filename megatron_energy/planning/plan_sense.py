@@ -4,13 +4,10 @@ Everything here follows from the file alone. Whether its figures hold is for a r
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from megatron_energy.pipeline.order import operations
 from megatron_energy.pipeline.schedule import Schedule
-
-if TYPE_CHECKING:
-    from megatron_energy.planning.plan import Expectation, Plan, Segment, TransitionRequest, UnitPlan
+from megatron_energy.planning.plan import Expectation, Plan, Segment, TransitionRequest, UnitPlan
 
 Point = tuple[str, int, int]
 """(kind, chunk, microbatch) of an operation, grad-sync or optimizer."""
@@ -32,7 +29,7 @@ LONGEST_DELAY = 1.05
 """Of the iteration. Delays are taken from clocks planned for the slowest of like GPUs, which are up to half a percent slower."""
 
 
-def check_sense(plan: "Plan") -> None:
+def check_sense(plan: Plan) -> None:
     """Refuse a plan that contradicts itself.
 
     Raises:
@@ -52,7 +49,7 @@ def check_sense(plan: "Plan") -> None:
     _check_requests(plan)
 
 
-def _check_expected(e: "Expectation", plan: "Plan") -> None:
+def _check_expected(e: Expectation, plan: Plan) -> None:
     for name in ("iteration_s", "energy_j", "baseline_iteration_s", "baseline_energy_j", "deadline_s"):
         if getattr(e, name) < 0:
             raise ValueError(f"expected.{name}: {getattr(e, name)} is below 0")
@@ -71,7 +68,7 @@ def _check_expected(e: "Expectation", plan: "Plan") -> None:
             raise ValueError(f"expected.{name}: {most:g}, but the plan saves {e.saved_percent:g}")
 
 
-def _check_unit(plan: "Plan", unit: "UnitPlan", place: str) -> None:
+def _check_unit(plan: Plan, unit: UnitPlan, place: str) -> None:
     if plan.policy == LIMITED and unit.switches > max(plan.max_switches, 0):
         raise ValueError(f"{place}.segments: {unit.switches} switches, but max_switches is {plan.max_switches}")
     for number, segment in enumerate(unit.segments):
@@ -86,7 +83,7 @@ def _check_unit(plan: "Plan", unit: "UnitPlan", place: str) -> None:
             raise ValueError(f"{here}.delay_s: {request.delay_s:g} is not within an iteration of {plan.expected.iteration_s:g} s")
 
 
-def _check_point(schedule: Schedule, at: "Segment | TransitionRequest", place: str) -> None:
+def _check_point(schedule: Schedule, at: Segment | TransitionRequest, place: str) -> None:
     if at.kind in ("forward", "backward"):
         there = 0 <= at.chunk < schedule.chunks and 0 <= at.microbatch < schedule.microbatches
     else:
@@ -95,11 +92,11 @@ def _check_point(schedule: Schedule, at: "Segment | TransitionRequest", place: s
         raise ValueError(f"{place}: its schedule has no {at.kind} {at.microbatch} of chunk {at.chunk}")
 
 
-def _point(at: "Segment | TransitionRequest") -> Point:
+def _point(at: Segment | TransitionRequest) -> Point:
     return at.kind, at.chunk, at.microbatch
 
 
-def _check_requests(plan: "Plan") -> None:
+def _check_requests(plan: Plan) -> None:
     """Requests name the operation that needs their clock by how many operations ahead it is: they have to be those of the segments.
 
     A unit without any request is let pass: its segments can be evaluated, though not run.
@@ -117,7 +114,7 @@ def _step_variants() -> Iterator[tuple[Point, ...]]:
     yield from (WHOLE_STEPS, WHOLE_STEPS[1:], WHOLE_STEPS[:1], ())
 
 
-def _unmet(plan: "Plan", steps: Sequence[Point]) -> Iterator[str]:
+def _unmet(plan: Plan, steps: Sequence[Point]) -> Iterator[str]:
     """What is wrong with the requests, if an iteration ends with these steps."""
     order_of_stage: dict[int, list[Point]] = {}
     for number, unit in enumerate(plan.units):
@@ -130,13 +127,13 @@ def _unmet(plan: "Plan", steps: Sequence[Point]) -> Iterator[str]:
             yield f"units[{number}].requests: they do not bring the segments about"
 
 
-def _changes(unit: "UnitPlan") -> list[tuple[Point, int]]:
+def _changes(unit: UnitPlan) -> list[tuple[Point, int]]:
     """(operation, clock in MHz) of every segment that changes the clock."""
     before = [unit.segments[-1], *unit.segments[:-1]]
     return [(_point(s), s.clock_mhz) for b, s in zip(before, unit.segments, strict=True) if s.clock_mhz != b.clock_mhz]
 
 
-def _asked(unit: "UnitPlan", order: Sequence[Point]) -> list[tuple[Point, int]]:
+def _asked(unit: UnitPlan, order: Sequence[Point]) -> list[tuple[Point, int]]:
     """(operation that needs it, clock in MHz) of every request."""
     place = {point: index for index, point in enumerate(order)}
     found = []

@@ -11,9 +11,10 @@ from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.background import Background
-from megatron_energy.session.coordinator import Coordinator, IterationData
+from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.findings import IterationData
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of

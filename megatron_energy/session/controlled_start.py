@@ -14,19 +14,19 @@ from megatron_energy.gpus.latency import IN_FORCE_S, LatencyProbe, SwitchingLate
 from megatron_energy.gpus.library import is_emulated
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.sampler import GpuSampler
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.session.actuation import SIGKILL_MEANS, Hold, Way, take
 from megatron_energy.session.clock_trace import TracedActuator
 from megatron_energy.session.conductor import Conductor
 from megatron_energy.session.controlled_session import ControlledSession
-from megatron_energy.session.coordinator import UNPLANNED, Coordinator
+from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.instruments import Instruments
 from megatron_energy.session.lead import measure_switching
 from megatron_energy.session.measured_session import MeasuredSession
 from megatron_energy.session.node import fullest_node, neighbours, open_turns
-from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.options import UNPLANNED, EnergyOptions
 from megatron_energy.session.planner import Planner
 from megatron_energy.session.rank_records import Recording
 from megatron_energy.session.reporting import Reporter

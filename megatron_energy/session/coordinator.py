@@ -6,90 +6,24 @@ order of the phases readable from top to bottom.
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from megatron_energy.errors import UserError
-from megatron_energy.observe.baseline import BaselineWindows
 from megatron_energy.pipeline.match import ScheduleMismatch
-from megatron_energy.profiles.profile import Profile
-from megatron_energy.records.iteration import RankIteration, job_time_s
-from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.control import Control
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.findings import Course, Findings, IterationData
 from megatron_energy.session.guarded import Guarded, Limits
 from megatron_energy.session.learning import LearningError, learn_profile, transfer_time_s
-from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.options import UNPLANNED, EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.planner import Planner
-from megatron_energy.session.signals import QUIET, Signals
 from megatron_energy.session.sweep import ITERATIONS_PER_CLOCK, held_clocks_mhz, sweep_clocks_mhz
 from megatron_energy.session.trust import Baseline
 
-
-@dataclass(frozen=True)
-class IterationData:
-    """One training iteration of all ranks, by rank.
-
-    Attributes:
-        records, programs: what every rank did.
-        after_evaluation: an evaluation came right before; see :func:`~megatron_energy.records.iteration.job_time_s`.
-        signals: what else is known of its clocks.
-    """
-
-    records: list[RankIteration]
-    programs: list[Program]
-    after_evaluation: bool = False
-    signals: Signals = QUIET
-
-    @property
-    def time_s(self) -> float:
-        """Length of the iteration in seconds."""
-        return job_time_s(self.records)
-
-    @property
-    def energy_j(self) -> float:
-        """Joules of all GPUs."""
-        return sum(r.energy_j for r in self.records)
-
-
 ALL_AFTER_EVALUATIONS = "every iteration of the baseline followed an evaluation, and such are not like others: evaluate less often"
-
-UNPLANNED = ("measure", "maximum")
-"""Policies that leave the clocks as they are."""
-
-Course = Generator[Directive | list[Directive], IterationData, None]
-
-
-@dataclass
-class Findings:
-    """What the run has found out so far; written by the course, read by reports."""
-
-    baseline: list[IterationData] = field(default_factory=list)
-    windows: BaselineWindows = field(default_factory=BaselineWindows)  # the baseline in the course of the run
-    profile: Profile | None = None
-    planned: PlannedRun | None = None
-    off_reason: str | None = None  # why clocks stay at maximum, where they do
-    comparable: bool = True  # iterations are still what the baseline measured
-    after_evaluation: bool = False  # the latest iteration came right after an evaluation, so it is not
-
-    @property
-    def baseline_time_s(self) -> float | None:
-        """Mean iteration time of the baseline window."""
-        return sum(i.time_s for i in self.baseline) / len(self.baseline) if self.baseline else None
-
-    @property
-    def baseline_energy_j(self) -> float | None:
-        """Mean joules of all GPUs per baseline iteration."""
-        known = [i.energy_j for i in self.baseline if math.isfinite(i.energy_j)]  # an iteration whose counter failed is left out
-        return sum(known) / len(known) if known else None
-
-    @property
-    def compared_with(self) -> tuple[float | None, float | None]:
-        """Iteration time in s and joules of all GPUs of the latest baseline window."""
-        latest = self.windows.latest
-        return (latest.time_s, latest.energy_j) if self.windows.count > 1 else (self.baseline_time_s, self.baseline_energy_j)
 
 
 class Coordinator:

@@ -9,8 +9,8 @@ from megatron_energy.observe.resolution import resolution_percent
 from megatron_energy.observe.timeline import TimelineSide, save_timeline, timeline_figure
 from megatron_energy.observe.trace import write_trace
 from megatron_energy.records.iteration import RankIteration
-from megatron_energy.session.coordinator import IterationData
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.findings import IterationData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,11 +11,12 @@ from megatron_energy.errors import UserError
 from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
-from megatron_energy.session.coordinator import Coordinator, IterationData
+from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
 from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
+from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.planner import Planner

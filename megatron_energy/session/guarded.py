@@ -9,18 +9,15 @@ well, and then it is not the plan that is slow.
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from megatron_energy.session.directive import Directive, constant_clock
+from megatron_energy.session.findings import Course, Findings, IterationData
 from megatron_energy.session.guard import Guard
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.signals import SignalGuard, Violation
 
-if TYPE_CHECKING:
-    from megatron_energy.session.coordinator import Course, Findings, IterationData
-
-    Window = Generator[Directive | list[Directive], IterationData, list[IterationData]]
-    Judged = Generator[Directive | list[Directive], IterationData, Violation | None]
+Window = Generator[Directive | list[Directive], IterationData, list[IterationData]]
+Judged = Generator[Directive | list[Directive], IterationData, Violation | None]
 
 PATIENCE = 200
 """Quiet iterations before a step back is tried for the first time."""
@@ -63,7 +60,7 @@ class Guarded:
         self,
         plan: PlannedRun,
         safer: Callable[[PlannedRun], PlannedRun | None],
-        findings: "Findings",
+        findings: Findings,
         limits: Limits,
         ranks: int,
         say: Callable[[str], None],
@@ -79,7 +76,7 @@ class Guarded:
         self._since_baseline = 0
         self.comparisons = 0  # of the plan with maximum clocks, because iterations looked too long
 
-    def course(self) -> "Course":
+    def course(self) -> Course:
         """All iterations that are left."""
         while True:
             if self._rung < len(self._plans):

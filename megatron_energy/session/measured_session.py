@@ -18,10 +18,10 @@ from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
-from megatron_energy.session.coordinator import Findings, IterationData
 from megatron_energy.session.directive import TransitionPoint
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
+from megatron_energy.session.findings import Findings, IterationData
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.summaries import summarise

@@ -16,6 +16,9 @@ Policy: TypeAlias = Literal["off", "measure", "dry-run", "segments", "operations
 Device: TypeAlias = Literal["auto", "nvml", "emulated"]
 Latency: TypeAlias = Literal["catalog", "zero"]
 
+UNPLANNED = ("measure", "maximum")
+"""Policies that leave the clocks as they are."""
+
 PREFIX = "--energy-"
 
 

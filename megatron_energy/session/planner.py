@@ -14,7 +14,8 @@ from megatron_energy.pipeline.graph import Graph
 from megatron_energy.pipeline.match import first_difference, match, mode_of
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.assemble import Purpose, assemble
-from megatron_energy.planning.plan import Plan, check_plan, load_plan
+from megatron_energy.planning.plan import Plan, check_plan
+from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.planning.policies import Solution, solve
 from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile

@@ -15,10 +15,10 @@ from megatron_energy.observe.resolution import COUNTER_STEP_S
 from megatron_energy.observe.run_directory import RunLock, set_aside
 from megatron_energy.observe.tensorboard import TensorBoardLog, Writer
 from megatron_energy.records.summary import IterationSummary
-from megatron_energy.session.coordinator import UNPLANNED, Findings, IterationData
 from megatron_energy.session.drawing import Drawing
 from megatron_energy.session.facts import JobFacts
-from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.findings import Findings, IterationData
+from megatron_energy.session.options import UNPLANNED, EnergyOptions
 
 TOO_SMALL = "The emulated GPUs run the model in training, which is too small to measure: name a larger one with --energy-emulated-model."
 TOO_FEW = "Train more iterations."

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from megatron_energy.records.iteration import RankIteration, job_time_s
 from megatron_energy.records.summary import GpuSummary, IterationSummary, Phase
-from megatron_energy.session.coordinator import Findings
 from megatron_energy.session.facts import JobFacts, RankFacts
+from megatron_energy.session.findings import Findings
 
 
 def summarise(

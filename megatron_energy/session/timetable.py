@@ -4,10 +4,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from megatron_energy.session.coordinator import UNPLANNED
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive, constant_clock
 from megatron_energy.session.guard import MOST_WINDOW
-from megatron_energy.session.options import EnergyOptions
+from megatron_energy.session.options import UNPLANNED, EnergyOptions
 from megatron_energy.session.sweep import ITERATIONS_PER_CLOCK, sweep_clocks_mhz
 
 Entry: TypeAlias = tuple[int, Directive]

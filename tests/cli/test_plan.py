@@ -6,7 +6,7 @@ import pytest
 from megatron_energy.cli.plan import POLICIES
 from megatron_energy.emulation.catalog import load
 from megatron_energy.planning import policies
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.profiles.files import load_profile
 from tests.cli.offline import TWO_CLOCKS, TWO_STAGES, Row, Shell, write_profile
 

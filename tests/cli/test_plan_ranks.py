@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 from tests.cli.offline import TWO_STAGES, Shell, write_profile
 
 

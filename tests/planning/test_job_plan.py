@@ -12,7 +12,7 @@ from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.job_plan import plan_job
 from megatron_energy.planning.job_setup import job_problem
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.planning.policies import solve
 from megatron_energy.profiles.ranks import RankProfiles
 from tests.planning.jobs import BLOCKING_W, job_of, purpose_of

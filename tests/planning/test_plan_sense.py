@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from megatron_energy.errors import UserError
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 
 GOOD: dict[str, Any] = {
     "schema": "megatron-energy/plan", "version": 1,

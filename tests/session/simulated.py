@@ -6,10 +6,11 @@ from megatron_energy.emulation.settle import Settler
 from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.records.steps import Compute, GradSync, Optimizer, Program
-from megatron_energy.session.coordinator import Coordinator, IterationData
+from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive, evaluation_requests
 from megatron_energy.session.emulated import gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planner import Planner
 

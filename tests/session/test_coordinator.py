@@ -13,8 +13,9 @@ from megatron_energy.pipeline.match import match
 from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.records.iteration import RankIteration, Span
-from megatron_energy.session.coordinator import Coordinator, IterationData
+from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive
+from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.sweep import ITERATIONS_PER_CLOCK, held_clocks_mhz, sweep_clocks_mhz
 from tests.session.facts import job

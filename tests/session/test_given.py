@@ -9,13 +9,13 @@ import pytest
 from megatron_energy.emulation.catalog import load
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.programs import program
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.planning.policies import Solution
 from megatron_energy.profiles.files import load_profile, save_profile
 from megatron_energy.profiles.profile import Curve, Profile
 from megatron_energy.profiles.sizes import check_sizes
 from megatron_energy.session import planner as planning
-from megatron_energy.session.coordinator import IterationData
+from megatron_energy.session.findings import IterationData
 from megatron_energy.session.given import check_options
 from megatron_energy.session.learning import LearningError
 from megatron_energy.session.options import EnergyOptions

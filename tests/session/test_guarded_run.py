@@ -6,8 +6,8 @@ import pytest
 
 from megatron_energy.observe.journal import FILE_NAME
 from megatron_energy.session.control import write_control
-from megatron_energy.session.coordinator import IterationData
 from megatron_energy.session.directive import ITERATION_BEGIN
+from megatron_energy.session.findings import IterationData
 from tests.session.simulated import SimulatedRun
 from tests.session.test_trust import UNTIL_PLAN, small_run
 

@@ -9,7 +9,7 @@ from megatron_energy.errors import UserError
 from megatron_energy.observe.journal import Journal
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.summary import GpuSummary, IterationSummary, Phase
-from megatron_energy.session.coordinator import Findings, IterationData
+from megatron_energy.session.findings import Findings, IterationData
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.reporting import Reporter
 from tests.session.facts import job

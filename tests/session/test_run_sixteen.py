@@ -9,7 +9,7 @@ import pytest
 
 from megatron_energy.cli.main import main
 from megatron_energy.emulation.state import NodeState
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.profiles.files import load_profile
 from tests.conftest import is_installed
 from tests.megatron.launching import launch

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_energy.emulation.install import DEFAULT_COUNT
 from megatron_energy.emulation.state import NodeState
-from megatron_energy.planning.plan import load_plan
+from megatron_energy.planning.plan_file import load_plan
 from tests.megatron.launching import needs_megatron
 from tests.session.launched import EMULATED, SHORT, UNTIL_PLAN, Done, Training, launch_all, results, training
 

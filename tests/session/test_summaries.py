@@ -9,8 +9,8 @@ from megatron_energy.emulation.settle.gpu import Gpu
 from megatron_energy.gpus.device import EventReason
 from megatron_energy.records.iteration import RankIteration, Span
 from megatron_energy.records.summary import IterationSummary, Phase
-from megatron_energy.session.coordinator import Findings, IterationData
 from megatron_energy.session.emulated import Advance
+from megatron_energy.session.findings import Findings, IterationData
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.summaries import summarise
 from tests.session.facts import job

@@ -4,7 +4,7 @@ import pytest
 
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.records.iteration import RankIteration, job_time_s
-from megatron_energy.session.coordinator import IterationData
+from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import EnergyOptions
 from tests.session.facts import job
 from tests.session.simulated import SimulatedRun
