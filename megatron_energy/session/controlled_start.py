@@ -145,7 +145,10 @@ def _refusal(offers: Sequence[_Offer], common: set[int]) -> str:
             return f"rank {rank}: {offer.way.reason}"
     if len({offer.uuid for offer in offers}) < len(offers):
         return "several ranks share a GPU, whose clock can follow only one of them"
-    if len([mhz for mhz in common if mhz >= LOWEST_TRIED * max(common)]) < 2:
+    tops_mhz = sorted({offer.clocks_mhz[0] for offer in offers})
+    if len(tops_mhz) > 1:
+        return f"the GPUs have different maximum clocks ({tops_mhz[0]} and {tops_mhz[-1]} MHz): a plan needs GPUs of one kind"
+    if len([mhz for mhz in common if mhz >= LOWEST_TRIED * tops_mhz[0]]) < 2:
         return "the GPUs have no two clocks in common"
     return ""
 

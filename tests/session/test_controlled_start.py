@@ -125,6 +125,13 @@ def test_rules_that_leave_one_clock_are_no_control(start: Start, monkeypatch: py
     assert "the GPUs have no two clocks in common" in start.said[0]
 
 
+def test_gpus_of_different_kinds_are_measured_only() -> None:
+    offers = [controlled_start._Offer(Way("nvml"), f"GPU-{top}", "a GPU", (top, 1200, 900)) for top in (1410, 1980)]
+    assert controlled_start._refusal(offers, {1200, 900}) == (
+        "the GPUs have different maximum clocks (1410 and 1980 MHz): a plan needs GPUs of one kind"
+    )
+
+
 @pytest.mark.parametrize("policy", ["maximum", "dry-run"])
 def test_policies_that_request_nothing_take_no_gpu(start: Start, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONTROL_VARIABLE, "no")
