@@ -40,7 +40,7 @@ REPAIR_SMOOTHING = 1.5e-4
 COLD = 3
 """Last smoothings at which single intervals are tried besides whole sequences: prices say little about small changes before."""
 
-INTERVALS = 30  # of each unit
+INTERVALS = 30  # of each unit, in large jobs fewer
 NEAR = 3e-3
 """Plans that use at most so much more than the best of all rounds, as a part of its energy, are polished."""
 
@@ -51,9 +51,9 @@ RESERVED = (0, 0, 2)
 """Switches that rounds leave to single intervals, which can mix two neighbouring clocks: prices alone never do."""
 
 REFINEMENTS = 2
-"""Of one plan, each from what the one before found, as long as they help; in large jobs there is time for one."""
+"""Of one plan, each from what the one before found, as long as that is the best; in large jobs there is time for one."""
 
-LARGE = 800  # vertices
+LARGE = 2000  # vertices
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Descent:
             self.best.offer(state, energy_j)
             if not enough:
                 return False
-            if energy_j > before_j - self.settled_j:
+            if energy_j > min(before_j - self.settled_j, self.best.energy_j):
                 break
         return True
 
@@ -137,11 +137,13 @@ class Descent:
         """Begin the next round there."""
         self.state = state.copy()
 
-    def go_on_from(self, state: IntArray) -> None:
-        """Begin all rounds at a nearly good plan, and close to it: where there is time for a few rounds only."""
-        self.offer(state)
+    def go_on_from(self, state: IntArray, *, warm: bool) -> None:
+        """Begin the next round at a plan in time, polished; ``warm``: all rounds, and close to it, where there is time for a few only."""
+        state = self.polish.polished(state)
+        self._keep(state)
         self.start_from(state)
-        self.warm, self.rounds = True, max(self.rounds, 1)
+        if warm:
+            self.warm, self.rounds = True, max(self.rounds, 1)
 
     def offer(self, state: IntArray) -> None:
         """Be no worse than this plan, if it keeps the deadline and the number of switches."""
@@ -202,7 +204,7 @@ class Descent:
             prices, length_s = self._prices(tau_s)
             found = priced(self.space, self.state, prices, knobs.emphases, knobs.proximities, self.rng, knobs.reserved)
             if cold:
-                found += intervals(self.space, self.state, prices, INTERVALS)
+                found += intervals(self.space, self.state, prices, min(INTERVALS, self.polish.count // 4))
             if not self._step(found, tau_s, length_s, knobs.penalty):
                 return
 

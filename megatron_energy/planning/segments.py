@@ -1,7 +1,8 @@
 """The default policy: few switches per GPU, real clocks, the deadline kept exactly.
 
-The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives, in large jobs from a plan
-made of its prices (:mod:`megatron_energy.planning.priced_start`). With high effort, column generation
+The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives and from a plan made of its
+prices (:mod:`megatron_energy.planning.priced_start`). Every few rounds the clocks of the best plan are chosen anew, all together
+(:mod:`megatron_energy.planning.clock_program`). With high effort, column generation
 (:mod:`megatron_energy.planning.columns`) first proves how much so few switches can save, and its mix is a second start.
 """
 
@@ -39,24 +40,29 @@ class Effort:
 
     def sized(self, vertices: int) -> "Effort":
         """The same for a graph of so many vertices: fewer rounds where each takes longer."""
-        turns = min(self.rounds / TURN, max(self.rounds / TURN * SMALL / max(vertices, 1), 2))
-        nodes = self.nodes if vertices <= LARGEST else 0
-        return replace(self, rounds=round(turns) * TURN if self.nodes else self.rounds, nodes=nodes)
+        if not self.nodes:
+            return self
+        turns = max(2 if vertices <= MEDIUM else 1, round(self.rounds / TURN * min(1.0, SMALL / max(vertices, 1))))
+        turns = min(turns, -(-self.rounds // TURN))
+        return replace(self, rounds=turns * TURN, nodes=self.nodes if vertices <= LARGEST else 0)
 
 
 TURN = 3
 """Rounds after which the best plan's clocks are chosen anew."""
 
-SMALL = 300
+SMALL = 220
 """Vertices up to which all rounds are done."""
 
+MEDIUM = 2048
+"""Vertices up to which there is time for a second try."""
+
 LARGE = 1500
-"""Vertices from which on the search begins at a plan made of the bound's prices: there is time for a few rounds only."""
+"""Vertices from which on all rounds begin close to the plan made of the bound's prices: there is time for a few only."""
 
 LARGEST = 4096
 """Vertices above which branch and bound takes too long."""
 
-EFFORTS = {"default": Effort(15, 90.0, nodes=20), "high": Effort(180, 900.0, 200, 300.0, nodes=100)}
+EFFORTS = {"default": Effort(21, 120.0, nodes=1), "high": Effort(210, 900.0, 200, 300.0, nodes=50)}
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,8 @@ def few_switches(
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
-    if len(problem.graph.vertices) >= LARGE:
-        descent.go_on_from(priced_start(space, found))
+    if effort.rounds:
+        descent.go_on_from(priced_start(space, found), warm=len(problem.graph.vertices) >= LARGE)
     if not effort.proof_rounds:
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)

@@ -107,11 +107,31 @@ def test_no_worse_than_a_plan_that_is_known():
     assert kept.tolist() == problem.baseline_clocks.tolist()
 
 
-def test_no_time_leaves_the_baseline_and_says_so():
+def test_a_search_that_runs_out_of_time_says_so():
     problem = real_problem()
     found = few_switches(problem, bound(problem), 8, Effort(rounds=3, time_s=-1.0))
     assert not found.complete
-    assert found.clocks.tolist() == problem.baseline_clocks.tolist()
+    assert in_time(problem, found.clocks)
+
+
+def test_large_graphs_get_fewer_rounds_and_the_largest_no_branch_and_bound():
+    effort = Effort(21, 60.0, nodes=1)
+    sizes = (100, 500, 1500, 3000, 10_000)
+    assert [effort.sized(n).rounds for n in sizes] == [21, 9, 6, 3, 3]
+    assert [effort.sized(n).nodes for n in sizes] == [1, 1, 1, 1, 0]
+    assert Effort(4, 60.0).sized(10_000) == Effort(4, 60.0)
+    assert Effort(3, 60.0, nodes=1).sized(1000).rounds == 3
+
+
+def test_all_clocks_chosen_together_and_the_same_again():
+    problem = real_problem("batched")
+    least, effort = bound(problem), Effort(3, 60.0, nodes=1)
+    with_nodes, again = (few_switches(problem, least, 8, effort) for _ in range(2))
+    without = few_switches(problem, least, 8, Effort(3, 60.0))
+    assert with_nodes.complete
+    assert in_time(problem, with_nodes.clocks)
+    assert with_nodes.clocks.tolist() == again.clocks.tolist()
+    assert problem.evaluate(with_nodes.clocks).saved_percent >= problem.evaluate(without.clocks).saved_percent - 1e-9
 
 
 def test_early_raises_are_avoided_where_they_cost_more_than_they_save():
