@@ -36,7 +36,8 @@ check "ruff format" "$PYTHON" -m ruff format --check
 # The oldest and the newest supported Python: what one accepts the other may not.
 check "mypy, Python 3.10" "$PYTHON" -m mypy --python-version 3.10
 check "mypy, Python 3.13" "$PYTHON" -m mypy --python-version 3.13
-check "pytest" "$PYTHON" -m pytest "$@"
+# All cores; a file stays in one process, since its tests share what it takes long to set up.
+check "pytest" "$PYTHON" -m pytest --numprocesses auto --dist loadfile "$@"
 if [ ${#failed[@]} -gt 0 ]; then
     die "failed:$(printf ' [%s]' "${failed[@]}"); each says why above"
 fi

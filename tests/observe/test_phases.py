@@ -62,7 +62,7 @@ def test_iterations_at_maximum_clocks_are_in_no_window() -> None:
 
 def kept() -> int:
     gc.collect()
-    return sum(isinstance(o, IterationSummary | GpuSummary) for o in gc.get_objects())
+    return sum(type(o) in (IterationSummary, GpuSummary) for o in gc.get_objects())
 
 
 def test_memory_does_not_grow_with_the_run() -> None:

@@ -85,7 +85,7 @@ def test_a_second_run_in_the_same_directory_is_refused_and_changes_nothing(tmp_p
 def test_a_long_run_takes_no_more_memory(phase: Phase, tmp_path: Path) -> None:
     def kept() -> int:
         gc.collect()
-        return sum(isinstance(o, IterationSummary | RankIteration | GpuSummary) for o in gc.get_objects())
+        return sum(type(o) in (IterationSummary, RankIteration, GpuSummary) for o in gc.get_objects())
 
     reporter, before = reporter_in(tmp_path, []), kept()
     for iteration in range(1, 1001):
