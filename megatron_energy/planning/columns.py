@@ -31,10 +31,12 @@ class Limit:
     Attributes:
         energy_j: no plan with so few switches uses less (one GPU per unit).
         state: (n,) clock columns: of every unit the sequence with the largest share in the last mix. It may miss the deadline.
+        complete: time did not run out before the rounds did.
     """
 
     energy_j: float
     state: IntArray
+    complete: bool = True
 
 
 class _Master:
@@ -136,14 +138,17 @@ def limit(space: Space, found: Bound, states: Sequence[IntArray], rounds: int, s
     for state in states:
         master.add(state)
     best_j, centre = -np.inf, found.row_price_w
-    price, largest = centre, states[0]
+    price, largest, complete = centre, states[0], True
     for _ in range(rounds):
         proven_j, state = master.proven(price)
         if proven_j > best_j:
             best_j, centre = proven_j, price
         master.add(state)
         mixed_j, mixed_price, largest = master.solve()
-        if space.problem.saved_percent(best_j) - space.problem.saved_percent(mixed_j) < CLOSE_PERCENT or time.monotonic() > stop_at_s:
+        if space.problem.saved_percent(best_j) - space.problem.saved_percent(mixed_j) < CLOSE_PERCENT:
+            break
+        if time.monotonic() > stop_at_s:
+            complete = False
             break
         price = 0.5 * (centre + mixed_price)  # pure master prices swing too far
-    return Limit(best_j, largest)
+    return Limit(best_j, largest, complete)

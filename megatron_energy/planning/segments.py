@@ -44,7 +44,8 @@ class Effort:
             return self
         turns = max(2 if vertices <= MEDIUM else 1, round(self.rounds / TURN * min(1.0, SMALL / max(vertices, 1))))
         turns = min(turns, -(-self.rounds // TURN))
-        return replace(self, rounds=turns * TURN, nodes=self.nodes if vertices <= LARGEST else 0)
+        proof_rounds = round(self.proof_rounds * min(1.0, PROVEN / max(vertices, 1)))
+        return replace(self, rounds=turns * TURN, nodes=self.nodes if vertices <= LARGEST else 0, proof_rounds=proof_rounds)
 
 
 TURN = 3
@@ -58,6 +59,9 @@ MEDIUM = 2048
 
 LARGE = 1500
 """Vertices from which on all rounds begin close to the plan made of the bound's prices: there is time for a few only."""
+
+PROVEN = 512
+"""Vertices up to which column generation does all its rounds."""
 
 LARGEST = 4096
 """Vertices above which branch and bound takes too long."""
@@ -118,7 +122,7 @@ def few_switches(
     proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.monotonic() + effort.proof_s)
     descent.start_from(proof.state)
     complete = _searched(descent, effort, effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
-    return Search(economise(space, descent.best.state), proof.energy_j, complete)
+    return Search(economise(space, descent.best.state), proof.energy_j, complete and proof.complete)
 
 
 def _searched(descent: Descent, effort: Effort, rounds: int, stop_at_s: float) -> bool:

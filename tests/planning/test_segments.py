@@ -119,6 +119,7 @@ def test_large_graphs_get_fewer_rounds_and_the_largest_no_branch_and_bound():
     sizes = (100, 500, 1500, 3000, 10_000)
     assert [effort.sized(n).rounds for n in sizes] == [21, 9, 6, 3, 3]
     assert [effort.sized(n).nodes for n in sizes] == [1, 1, 1, 1, 0]
+    assert [Effort(21, 60.0, 200, 60.0, nodes=1).sized(n).proof_rounds for n in (100, 512, 1024, 10_000)] == [200, 200, 100, 10]
     assert Effort(4, 60.0).sized(10_000) == Effort(4, 60.0)
     assert Effort(3, 60.0, nodes=1).sized(1000).rounds == 3
 
@@ -152,6 +153,15 @@ def test_limit_is_proven_below_every_plan_and_above_the_bound():
         space = Space(problem, switches)
         proof = limit(space, least, [space.baseline()], 100, float("inf"))
         assert least.energy_j * (1 - 1e-9) <= proof.energy_j <= cheapest_by_enumeration(problem, switches) * (1 + 1e-9)
+
+
+def test_a_limit_that_runs_out_of_time_says_so_and_still_holds():
+    problem = small_problem(2, 1, 2, clocks=(1400, 1100, 800), stage_s=(1.0, 0.6))
+    space, least = Space(problem, 2), bound(problem)
+    proof, short = (limit(space, least, [space.baseline()], 100, stop_at_s) for stop_at_s in (float("inf"), 0.0))
+    assert proof.complete
+    assert not short.complete
+    assert short.energy_j <= proof.energy_j * (1 + 1e-9)
 
 
 def test_limit_is_tight_where_mixing_sequences_is_no_gain():
