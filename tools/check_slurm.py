@@ -187,7 +187,7 @@ def check_killed_training(bed: Bed, folder: Path, report: Report) -> None:
     report.check(f"16 ranks hold {leased} leases of clockd, and have lowered the clocks of 16 GPUs", leased >= 16)
     start_s = time.monotonic()
     os.kill(rank_process(job, 5), signal.SIGKILL)
-    wait_until(lambda: not bed.all_locked(), "clocks as found", 60)
+    wait_until(lambda: not bed.all_locked(), "clocks as found", 60)  # the other ranks get SIGTERM, and KillWait (5 s) later SIGKILL
     report.fact(f"kill -9 of rank 5: all clocks as found after {time.monotonic() - start_s:.2f} s")
     state = bed.wait(job, TRAINING_S)["JobState"]
     report.check(f"job {job}: {state}", state == "FAILED")
