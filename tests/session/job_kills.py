@@ -54,8 +54,11 @@ class Job:
 
     @property
     def ranks(self) -> list[int]:
-        """Process ids."""
-        return [int(pid) for pid in Path(f"/proc/{self.launcher}/task/{self.launcher}/children").read_text().split()]
+        """Process ids; none of a job that has ended."""
+        try:
+            return [int(pid) for pid in Path(f"/proc/{self.launcher}/task/{self.launcher}/children").read_text().split()]
+        except FileNotFoundError:
+            return []
 
     @property
     def said(self) -> str:
