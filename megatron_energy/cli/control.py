@@ -30,6 +30,6 @@ def handler(args: argparse.Namespace) -> int:
     from megatron_energy.session.control import write_control
 
     path = write_control(args.run_dir, args.command)
-    follows = "maximum clocks from the next iteration on" if args.command == "drop" else "the job takes up its plan again"
+    follows = "maximum clocks from the next iteration on" if args.command == "drop" else "the job goes on from where it was dropped"
     print(f"{path}: {args.command}; {follows}")
     return 0

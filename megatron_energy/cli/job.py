@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.profile import Profile
-from megatron_energy.profiles.sizes import check_sizes
+from megatron_energy.profiles.sizes import check_sizes, uneven_maximum
 from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
 
 
@@ -76,6 +77,9 @@ def job_of(
     """
     profile = load_profile(args.profile, args.profile_scale)
     check_sizes(profile, schedule.stages, schedule.chunks)
+    uneven = uneven_maximum(profile)
+    if uneven:
+        print(f"note: {uneven}", file=sys.stderr)
     graph = _graph(schedule, profile)
     tables = build_tables(graph, profile, schedule.chunks)
     problem = Problem(graph, tables, blocking_power_of(args, profile, blocking_power_w), gpus_per_unit, slowdown, straggler)

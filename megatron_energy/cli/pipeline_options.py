@@ -23,16 +23,17 @@ def whole(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def real(minimum: float) -> Callable[[str], float]:
-    """An argparse type: a finite number of at least ``minimum``."""
+def real(minimum: float, maximum: float = math.inf) -> Callable[[str], float]:
+    """An argparse type: a finite number from ``minimum`` to ``maximum``."""
 
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and value >= minimum):
-            raise argparse.ArgumentTypeError(f"'{text}' is not a number >= {minimum:g}")
+        if not (math.isfinite(value) and minimum <= value <= maximum):
+            limits = f">= {minimum:g}" if math.isinf(maximum) else f"from {minimum:g} to {maximum:g}"
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number {limits}")
         return value
 
     return parse
@@ -59,9 +60,13 @@ def add_pipeline_options(parser: argparse.ArgumentParser, *, slowdown: bool = Tr
         "--warmup-flush", action="store_true", help="Megatron's --overlap-p2p-communication-warmup-flush is on (overlap modes)"
     )
     if slowdown:
-        parser.add_argument("--slowdown", type=real(0), default=0.0, metavar="X", help="allowed slowdown: 0.01 is one percent (default: 0)")
+        parser.add_argument("--slowdown", type=real(0, 10), default=0.0, metavar="X", help="allowed slowdown: 0.01 is one percent")
     parser.add_argument(
-        "--straggler", type=real(1), default=1.0, metavar="X", help="how much longer another replica takes than this baseline (default: 1)"
+        "--straggler",
+        type=real(1, 10),
+        default=1.0,
+        metavar="X",
+        help="how much longer another replica takes than this baseline",
     )
 
 

@@ -18,7 +18,9 @@ def report_failure(rank: int, code: int, log: Path | None) -> None:
         log: file with its output; None: that was shown already.
     """
     lines = [] if log is None else log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-    print(f"megatron_energy.run: rank {rank} {_how(code)}" + ("; its last lines:" if lines else ""), *lines, sep="\n", file=sys.stderr)
+    if lines:
+        print(f"megatron_energy.run: last lines of rank {rank} ({log}):", *lines, sep="\n", file=sys.stderr)
+    print(f"megatron_energy.run: rank {rank} {_how(code)}", file=sys.stderr)  # the last line: it is what people see
     if log is not None and shutil.disk_usage(log.parent).free < NO_SPACE_BYTES:
         print(
             f"megatron_energy.run: no space is left in {log.parent}, so output was lost: choose another --logs",

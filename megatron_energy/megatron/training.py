@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megatron_energy.errors import UserError
 from megatron_energy.megatron.flags import add_flags
 from megatron_energy.megatron.imports import apply_when_imported, replace
 from megatron_energy.session.options import EnergyOptions
@@ -39,7 +40,8 @@ def show_flags(options: EnergyOptions, arguments: Sequence[str]) -> None:
     if options.policy is None and not {"-h", "--help"} & set(arguments):
         return
     apply_when_imported("megatron.training.arguments", functools.partial(_wrap_parser, options))
-    apply_when_imported("megatron.training.initialize", _rebind_parser)  # registered second: it needs the first
+    apply_when_imported("megatron.training.arguments", _wrap_validation)
+    apply_when_imported("megatron.training.initialize", _rebind_parser)  # registered last: it needs the others
 
 
 def _wrap_parser(options: EnergyOptions, arguments: Any) -> None:
@@ -60,12 +62,29 @@ def _wrap_parser(options: EnergyOptions, arguments: Any) -> None:
     replace(arguments, parse_args=parse)
 
 
-def _rebind_parser(initialize: Any) -> None:
-    """Up to megatron-core 0.17, initialize holds the parser under a name of its own."""
-    if hasattr(initialize, "parse_args"):
-        from megatron.training import arguments
+def _wrap_validation(arguments: Any) -> None:
+    """Megatron asserts that sizes fit each other and the number of ranks: a user's mistake, to be told in one line by all ranks."""
+    validate_args = arguments.validate_args
 
-        replace(initialize, parse_args=arguments.parse_args)
+    @functools.wraps(validate_args)
+    def validate(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return validate_args(*args, **kwargs)
+        except AssertionError as error:
+            if not str(error):
+                raise
+            raise UserError(f"Megatron refuses these arguments: {error}") from error
+
+    replace(arguments, validate_args=validate)
+
+
+def _rebind_parser(initialize: Any) -> None:
+    """Up to megatron-core 0.17, initialize holds these functions under names of its own."""
+    from megatron.training import arguments
+
+    for name in ("parse_args", "validate_args"):
+        if hasattr(initialize, name):
+            replace(initialize, **{name: getattr(arguments, name)})
 
 
 def _with_flags(options: EnergyOptions, provider: Provider | None) -> Provider:

@@ -89,7 +89,8 @@ def _no_plan(report: Report) -> str:
 
 def _sweep(report: Report, cost: SweepCost) -> str:
     energy = _more(report, cost)
-    line = f"The sweep of {cost.iterations} iterations cost {energy} and {figure(cost.time_s, '+.1f')} s against the baseline"
+    swept = f"{cost.iterations} iteration" + "s" * (cost.iterations != 1)
+    line = f"The sweep of {swept} cost {energy} and {figure(cost.time_s, '+.1f')} s against the baseline"
     if cost.paid_back_after is not None:
         line += f", paid back after {cost.paid_back_after} planned iterations"
     return line + f"{_emulated(report)}."

@@ -3,6 +3,7 @@
 Everything here follows from the file alone. Whether its figures hold is for a replay to tell, or for the run's own baseline.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from megatron_energy.pipeline.order import operations
@@ -118,13 +119,21 @@ def _unmet(plan: Plan, steps: Sequence[Point]) -> Iterator[str]:
     """What is wrong with the requests, if an iteration ends with these steps."""
     order_of_stage: dict[int, list[Point]] = {}
     for number, unit in enumerate(plan.units):
-        if not unit.requests:
-            continue
         if unit.stage not in order_of_stage:
             order_of_stage[unit.stage] = [*((o.kind, o.chunk, o.microbatch) for o in operations(plan.schedule, unit.stage)), *steps]
         order = order_of_stage[unit.stage]
+        if not _in_order(unit, order):
+            yield f"units[{number}].segments: not in the order in which their operations run"
+        if not unit.requests:
+            continue
         if sorted(_asked(unit, order)) != sorted(_changes(unit)):
             yield f"units[{number}].requests: they do not bring the segments about"
+
+
+def _in_order(unit: UnitPlan, order: Sequence[Point]) -> bool:
+    place = {point: index for index, point in enumerate(order)}
+    begins = [place.get(_point(segment), -1) for segment in unit.segments]
+    return begins[0] >= 0 and all(a < b for a, b in itertools.pairwise(begins))
 
 
 def _changes(unit: UnitPlan) -> list[tuple[Point, int]]:

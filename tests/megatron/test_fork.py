@@ -48,8 +48,8 @@ def test_the_first_rank_that_fails_is_named_with_its_last_lines_and_ends_the_oth
     """)
     assert time.monotonic() - begin < 60
     assert code == 1
-    assert "rank 1 failed with exit status 1; its last lines:\nbefore\nTraceback" in err
-    assert err.rstrip().endswith("RuntimeError: bad weights")
+    assert "rank-1.log):\nbefore\nTraceback" in err
+    assert err.rstrip().endswith("RuntimeError: bad weights\nmegatron_energy.run: rank 1 failed with exit status 1")
 
 
 def test_the_cause_is_named_even_if_its_victims_end_first(parent: Parent) -> None:
@@ -132,6 +132,6 @@ def test_a_full_disk_is_named_as_the_reason_for_lost_output(
     (tmp_path / "rank-0.log").write_text("half a li")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
     fork_report.report_failure(0, 1, tmp_path / "rank-0.log")
-    first, _, last = capsys.readouterr().err.splitlines()
-    assert first.endswith("rank 0 failed with exit status 1; its last lines:")
+    *_, lines, how, last = capsys.readouterr().err.splitlines()
+    assert (lines, how) == ("half a li", "megatron_energy.run: rank 0 failed with exit status 1")
     assert f"no space is left in {tmp_path}, so output was lost" in last

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from megatron_energy.errors import UserError
 from megatron_energy.megatron import training
 from megatron_energy.session.options import EnergyOptions, split_arguments
 
@@ -20,6 +21,15 @@ def parse_args(extra_args_provider: Any = None, ignore_unknown_args: bool = Fals
     if extra_args_provider is not None:
         parser = extra_args_provider(parser)
     return parser.parse_args(sys.argv[1:])
+
+
+def validate_args(args: Any, defaults: Any = None) -> Any:
+    """As megatron.training.arguments.validate_args."""
+    if args.world_size % args.pipeline:  # raised by hand: pytest adds to the messages of asserts
+        raise AssertionError(f"world size ({args.world_size}) is not divisible by {args.pipeline}")
+    if args.lr is None:
+        raise AssertionError
+    return args
 
 
 def run_loop(iterations: int, status: int | None = None) -> str:
@@ -43,6 +53,7 @@ def megatron(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     package.arguments = arguments  # type: ignore[attr-defined]
     arguments.parse_args = initialize.parse_args = parse_args  # type: ignore[attr-defined]
+    arguments.validate_args = initialize.validate_args = validate_args  # type: ignore[attr-defined]
     loop.get_args = lambda: SimpleNamespace(log_interval=5)  # type: ignore[attr-defined]
     loop.get_tensorboard_writer = lambda: "writer"  # type: ignore[attr-defined]
     loop.train = run_loop  # type: ignore[attr-defined]
@@ -133,3 +144,14 @@ def test_options_without_a_policy_attach_nothing() -> None:
 
     assert install(EnergyOptions(), Collector()) is None
     assert install(EnergyOptions(policy="off"), Collector()) is None
+
+
+def test_sizes_that_megatron_refuses_are_a_users_mistake(megatron: SimpleNamespace) -> None:
+    training.show_flags(EnergyOptions(policy="segments"), [])
+    fits = SimpleNamespace(world_size=4, pipeline=2, lr=0.1)
+    assert megatron.arguments.validate_args(fits, {}) is fits
+    for module in (megatron.arguments, megatron.initialize):
+        with pytest.raises(UserError, match=r"^Megatron refuses these arguments: world size \(4\) is not divisible by 3$"):
+            module.validate_args(SimpleNamespace(world_size=4, pipeline=3, lr=0.1))
+    with pytest.raises(AssertionError):  # without a message the traceback says more
+        megatron.arguments.validate_args(SimpleNamespace(world_size=4, pipeline=2, lr=None))

@@ -155,7 +155,7 @@ def test_the_sweep_and_when_it_is_paid_back() -> None:
 def test_a_sweep_that_saved_is_not_paid_back() -> None:
     cheap = [RUN[0], RUN[1], iteration("sweep", 30.0, 900.0, 900.0, number=3), *RUN[3:]]
     shown = " ".join(text(cheap).split())
-    assert "The sweep of 1 iterations cost no energy (it used 200 J less) and +10.0 s against the baseline." in shown
+    assert "The sweep of 1 iteration cost no energy (it used 200 J less) and +10.0 s against the baseline." in shown
 
 
 DRY = [*RUN[:3], iteration("measure", 20.0, 1000.0, 1010.0, number=4)]

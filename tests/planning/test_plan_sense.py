@@ -92,6 +92,7 @@ def test_the_plan_itself_is_accepted(tmp_path: Path) -> None:
         (put(0, *REQUEST, "ahead"), "units[0].requests: they do not bring the segments about"),
         (put("end", *REQUEST, "edge"), "units[0].requests: they do not bring the segments about"),
         (put(1300, *REQUEST, "clock_mhz"), "units[0].requests: they do not bring the segments about"),
+        (put(GOOD["units"][0]["segments"][::-1], "units", 0, "segments"), "units[0].segments: not in the order in which their operations"),
         (put(GOOD["units"][0]["requests"][:1], "units", 0, "requests"), "units[0].requests: they do not bring the segments about"),
         (put(GOOD["units"][0]["requests"], "units", 1, "requests"), "units[1].requests: they do not bring the segments about"),
     ],

@@ -102,7 +102,7 @@ def test_other_sizes_are_not_compared_with_the_baseline(runs: dict[str, Done]) -
 def test_a_dead_rank_ends_the_job_with_its_message(runs: dict[str, Done]) -> None:
     done = runs["dead"]
     assert done.status == 1
-    assert "rank 0 failed with exit status 1; its last lines:" in done.err
+    assert "rank 0 failed with exit status 1" in done.err
     assert done.err.count("RuntimeError: this rank is asked to die") == 1
 
 
