@@ -60,7 +60,7 @@ def add_pipeline_options(parser: argparse.ArgumentParser, *, slowdown: bool = Tr
         "--warmup-flush", action="store_true", help="Megatron's --overlap-p2p-communication-warmup-flush is on (overlap modes)"
     )
     if slowdown:
-        parser.add_argument("--slowdown", type=real(0, 10), default=0.0, metavar="X", help="allowed slowdown: 0.01 is one percent")
+        parser.add_argument("--slowdown", type=real(0, 100), default=0.0, metavar="X", help="allowed slowdown: 0.01 is one percent")
     parser.add_argument(
         "--straggler",
         type=real(1, 10),
