@@ -53,9 +53,10 @@ def handler(args: argparse.Namespace) -> int:
     job = job_of(args, schedule, args.tensor * args.data, slowdown=0.0, straggler=args.straggler)
     if args.clock_step is not None:
         job = job.at_clocks(range(max(job.measured_mhz), min(job.measured_mhz), -args.clock_step))
-    for path, what in ((args.out, "frontier"), (args.plans and str(Path(args.plans) / plan_name(0)), "plan")):
-        if path is not None:
-            check_writable(path, what)
+    if args.out is not None:
+        check_writable(args.out, "frontier")
+    if args.plans is not None:
+        check_writable(str(Path(args.plans) / plan_name(0)), "plan", "--plans")
     begin_s = time.perf_counter()
     found = frontier(job.problem, args.points, planner=_planner(args), program=solved_program(job.resized, schedule))
     solve_s = time.perf_counter() - begin_s

@@ -18,21 +18,21 @@ NARROWEST = 72
 """Columns that the tables need; on a narrower terminal the terminal breaks the lines."""
 
 
-def check_writable(path: str, what: str = "plan") -> None:
-    """Find out before a long search that its result, a ``what``, cannot be written.
+def check_writable(path: str, what: str = "plan", option: str = "--out") -> None:
+    """Find out before a long search that its result, a ``what`` that goes where ``option`` says, cannot be written.
 
     Raises:
         UserError: it cannot.
     """
     target = Path(path)
     if target.is_dir():
-        raise UserError(f"cannot write the {what} {path}: it is a folder; give --out a file")
+        raise UserError(f"cannot write the {what} {path}: it is a folder; give {option} a file")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target.parent):
             pass
     except OSError as error:
-        raise UserError(f"cannot write the {what} {path}: {error.strerror}; choose another --out") from error
+        raise UserError(f"cannot write the {what} {path}: {error.strerror}; choose another {option}") from error
 
 
 def summary_of(plan: Plan, interpolated_mhz: Sequence[int] = ()) -> dict[str, Any]:

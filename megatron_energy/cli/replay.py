@@ -128,7 +128,5 @@ def _replayed(path: str, plan: "Plan", job: "Job") -> "tuple[Plan, RequestCheck]
     try:
         requests = check_requests(job.problem.graph, plan, Timing(done.start_s, done.end_s, done.makespan_s))
     except KeyError as error:
-        raise UserError(
-            f"{path} has requests at {error.args[0]}, which the profile has not: replay with the profile it was made from"
-        ) from error
+        raise UserError(f"{path} has {error.args[0]}: replay with the profile it was made from") from error
     return dataclasses.replace(plan, schedule=job.schedule, expected=expectation(job.problem, clocks, lead_s=plan.lead_s)), requests

@@ -42,7 +42,7 @@ def check_requests(graph: Graph, plan: Plan, timing: Timing) -> RequestCheck:
         timing: of the plan's replay.
 
     Raises:
-        KeyError: a request is anchored to a step that the graph does not have; the argument is its kind.
+        KeyError: graph and plan do not have the same steps; the argument says of what kind the request is that shows it.
     """
     raises: list[float] = []
     for unit, chain in zip(graph.units, graph.chains, strict=True):
@@ -51,7 +51,9 @@ def check_requests(graph: Graph, plan: Plan, timing: Timing) -> RequestCheck:
         before = dict(zip(own.segments, (own.segments[-1], *own.segments[:-1]), strict=True))
         for request in own.requests:
             point, late_s = points.follow(request, plan.lead_s)
-            segment = next(s for s in own.segments if (s.kind, s.chunk, s.microbatch) == point)
+            segment = next((s for s in own.segments if (s.kind, s.chunk, s.microbatch) == point), None)
+            if segment is None:  # a step that the plan does not know of lies between a request and its segment
+                raise KeyError(f"a clock request for {point[0]}, where none of its segments begins")
             if segment.clock_mhz > before[segment].clock_mhz:
                 raises.append(late_s)
     late = tuple(s for s in raises if s > ROUNDING_S)
@@ -71,7 +73,7 @@ class _Points:
         """(the operation that a request is for, how many seconds after its begin the clock is in force)."""
         anchor = (r.kind, r.chunk, r.microbatch)
         if anchor not in self.place:
-            raise KeyError(r.kind)
+            raise KeyError(f"requests at {r.kind}, which the profile has not")
         place = self.place[anchor]
         at_s = (self.timing.start_s if r.edge == "begin" else self.timing.end_s)[self.order[place]] + r.delay_s
         iterations, target = divmod(place + (r.edge == "end") + r.ahead, len(self.order))

@@ -194,6 +194,19 @@ def test_requests_at_steps_that_the_profile_has_not(profile: Path, tmp_path: Pat
     assert shell.json("replay", "--profile", write_profile(tmp_path / "p.csv", WITH_STEPS, 100.0), "--plan", path)["late_raises"] == 0
 
 
+def test_requests_that_a_step_of_the_profile_comes_after(profile: Path, tmp_path: Path, shell: Shell) -> None:
+    body = hand_made([[segment("forward", 0, 1400), segment("backward", 1, 1000)], [segment("forward", 0, 1400)]])
+    body["units"][0]["requests"] = [
+        {"kind": "backward", "chunk": 0, "microbatch": 1, "edge": "begin", "clock_mhz": 1000},
+        {"kind": "backward", "chunk": 0, "microbatch": 1, "edge": "end", "clock_mhz": 1400},  # for the next iteration's first forward
+    ]
+    path = write_plan(tmp_path / "plan.json", body)
+    assert shell.json("replay", "--profile", profile, "--plan", path)["late_raises"] == 0
+    assert shell.complaint("replay", "--profile", write_profile(tmp_path / "p.csv", WITH_STEPS, 100.0), "--plan", path) == (
+        f"{path} has a clock request for optimizer, where none of its segments begins: replay with the profile it was made from"
+    )
+
+
 def test_what_the_file_says_itself_is_shown_where_it_differs(tmp_path: Path, shell: Shell) -> None:
     profile, path = four_stages(tmp_path / "profile.csv"), tmp_path / "plan.json"
     shell.json("plan", "--profile", profile, "--pipeline", 4, "--chunks", 2, "--microbatches", 4, "--p2p", "ideal", "--out", path)
