@@ -5,6 +5,7 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from megatron_energy.records.iteration import RankIteration
@@ -15,6 +16,7 @@ from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.findings import IterationData
+from megatron_energy.session.options import UNPLANNED
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of
@@ -103,6 +105,7 @@ class Conductor:
         for row in rows:
             self._feed(row)
         self._hear(batches)
+        self._background.submit(self.coordinator.look_at_control)  # whatever iterations have told
         idle = self._background.idle(patience_s)
         for row in rows:
             self._report(row)
@@ -164,12 +167,18 @@ class Conductor:
             if batch.stopped is not None and rank not in self._stopped:
                 self._stopped.add(rank)
                 self.coordinator.say(f"rank {rank} alone runs at maximum clocks from here on: {batch.stopped}")
+                self._background.submit(partial(self._no_plan_without, rank, batch.stopped))
         stale = next((batch.stale for batch in batches if batch.stale is not None), None)
         broken = next((f"rank {rank}: {batch.broken}" for rank, batch in enumerate(batches) if batch.broken is not None), None)
         if stale is not None:
             self._background.submit(lambda: self.coordinator.drop(stale, comparable=False))
         if broken is not None:
             self._background.submit(lambda: self.coordinator.drop(broken))
+
+    def _no_plan_without(self, rank: int, reason: str) -> None:
+        """A rank that follows no sweep teaches nothing: where there is no plan so far, none is waited for."""
+        if self.coordinator.findings.planned is None and self.coordinator.options.policy not in UNPLANNED:
+            self.coordinator.drop(f"rank {rank} stopped before there was a plan: {reason}")
 
     def _report(self, row: Sequence[Handed]) -> None:
         directive, data = self._timetables[row[0].record.rank].at(row[0].iteration), _data(row)

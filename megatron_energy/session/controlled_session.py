@@ -137,7 +137,7 @@ class ControlledSession:
 
     def _note(self, number: int, program: Program, evaluation: bool) -> None:
         directive = self._timetable.at(self._iteration) if self._iteration else Directive("baseline")
-        trusted = (self._broken or self._stale) is None and (self._stopped is None or directive.phase == "planned")
+        trusted = (self._broken or self._stale) is None and (self._stopped is None or directive.phase != "sweep")
         ended = self._instruments.end(number, evaluation)
         if self._instruments.failed:
             self.stop(f"its GPU's events failed: {self._instruments.failed}")

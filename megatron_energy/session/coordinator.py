@@ -58,7 +58,9 @@ class Coordinator:
         """Take in a training iteration and decide about the next one."""
         if self._held is None:
             self._take_in(data)
-        self._look_at_control()
+        else:
+            self._held = Directive("maximum")  # the iteration that has just ended gave the clocks back
+        self.look_at_control()
 
     def _take_in(self, data: IterationData) -> None:
         """The next step of the course.
@@ -87,15 +89,13 @@ class Coordinator:
         if planned is not None and self.directives[0].phase == "planned":
             self._next = [planned.activation(rank) for rank in range(self.facts.world_size)]
 
-    def _look_at_control(self) -> None:
+    def look_at_control(self) -> None:
         """The live switch: all ranks go to maximum clocks, or back, in the next iteration."""
         dropped = self._control.dropped() and self.options.policy not in (*UNPLANNED, "dry-run")
         if dropped and self._held is None:
             self._held = constant_clock("maximum", 0)
             self.say(f"dropped to maximum clocks by {self._control.path}; to go on: megatron-energy resume {self.options.run_dir}")
-        elif dropped:
-            self._held = Directive("maximum")
-        elif self._held is not None:
+        elif not dropped and self._held is not None:
             self._held = None
             self._activate_again()
             off = self.findings.off_reason

@@ -9,8 +9,9 @@ import pytest
 from megatron_energy.observe.journal import Journal
 from megatron_energy.records.steps import ClockRequest
 from megatron_energy.session import conductor as conductors
+from megatron_energy.session.conductor import Batch
 from megatron_energy.session.control import write_control
-from megatron_energy.session.directive import ITERATION_BEGIN
+from megatron_energy.session.directive import ITERATION_BEGIN, constant_clock
 from tests.session.launched import UNTIL_PLAN
 from tests.session.simulated import SimulatedRun
 from tests.session.small_job import FACTS, OPTIONS, make
@@ -126,6 +127,39 @@ def test_one_rank_falls_back_alone(planned: Job) -> None:
         "rank 0 alone runs at maximum clocks from here on: clock control stopped: GPU is lost"
     ]
     assert planned.sessions[1].requests, "the other one goes on under the plan"
+
+
+@pytest.mark.parametrize("before", [1, 6])  # in the baseline; in the sweep
+def test_a_rank_that_stops_before_there_is_a_plan_ends_the_way_to_one(new_job: NewJob, before: int) -> None:
+    job = new_job()
+    job.iterate(before)
+    job.sessions[0].stop("the lease has ended")
+    job.iterate(16 - before)
+    told = 4 if before < 4 else 8
+    assert set(job.phases[told:]) == {"maximum"}, "nobody sweeps low clocks on and on"
+    assert job.sessions[1].requests == {ITERATION_BEGIN: (ClockRequest(0),)}
+    assert job.conductor.coordinator.findings.off_reason == "rank 0 stopped before there was a plan: the lease has ended"
+
+
+def test_the_others_keep_their_plan_through_a_new_baseline(plan: Path, tmp_path: Path) -> None:
+    job = Job(tmp_path, replace(OPTIONS, plan=str(plan), recheck=6))
+    job.iterate(PLANNED_FROM)
+    job.sessions[0].stop("the lease has ended")
+    job.iterate(27)
+    again = job.phases[PLANNED_FROM:]
+    assert "baseline" in again and again[-4:] == ["planned"] * 4
+    assert "planned" in again[again.index("baseline") :]
+
+
+def test_the_live_switch_is_seen_without_any_iteration_to_go_by(planned: Job, tmp_path: Path) -> None:
+    write_control(tmp_path, "drop")
+    entries = planned.conductor.take([Batch(), Batch()], 6)
+    assert entries is not None and [e[0][1] for e in entries] == [constant_clock("maximum", 0)] * 2
+    planned.conductor.take([Batch(), Batch()], 6)
+    assert sum(line.startswith("dropped to maximum clocks by ") for line in planned.said) == 1
+    write_control(tmp_path, "resume")
+    entries = planned.conductor.take([Batch(), Batch()], 6)
+    assert entries is not None and [e[0][1].phase for e in entries] == ["planned"] * 2
 
 
 def test_a_broken_record_ends_the_plan(planned: Job) -> None:
