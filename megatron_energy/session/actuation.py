@@ -92,7 +92,7 @@ def take(gpu: NvmlGpu, on_lost: Callable[[str], None]) -> Hold:
         return Hold(Way("none", str(error)))
     try:
         return _take_leased(gpu, clockd, on_lost)
-    except ClockdError as error:
+    except (ClockdError, GpuError) as error:
         clockd.close()
         return Hold(Way("none", str(error)))
 

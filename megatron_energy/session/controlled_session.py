@@ -145,7 +145,8 @@ class ControlledSession:
         before, self._counted = self._counted, counts
         new = (counts.issued - before.issued, counts.late_raises - before.late_raises, counts.disobeyed - before.disobeyed)
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
-        self._pending.append(_Pending(self._serial, ended, self._iteration, directive, kept, trusted, *new))
+        if self._exchanging:  # otherwise nobody will ask
+            self._pending.append(_Pending(self._serial, ended, self._iteration, directive, kept, trusted, *new))
 
     def log(self, iteration: int, writer: object) -> None:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
@@ -155,6 +156,7 @@ class ControlledSession:
             self._talk(iteration, writer)
         except (RuntimeError, OSError) as error:  # the network, or a rank that has died: others will not come any more
             self._exchanging = False
+            self._pending = []
             self.stop(f"the exchange between ranks failed ({error})")
 
     def _talk(self, iteration: int, writer: object) -> None:
@@ -220,6 +222,7 @@ class ControlledSession:
 
     def _report(self) -> None:
         if self._conductor is not None:
+            self._conductor.coordinator.finish()
             report = self._conductor.reporter.finish()
             if report is not None:
                 print_report(report)

@@ -1,5 +1,6 @@
 """The start of a run on this host's GPUs: can clocks be controlled on all of them, how long do switches take, what is planned for."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ def start(
     try:
         conductor, lead_s = opened.home(offers, latencies)
         session = opened.session(hold, actuator, latencies[0].in_force_s if latencies else IN_FORCE_S, lead_s, conductor)
-    except UserError:
+    except BaseException:  # a defect of ours too: the clock is given back
         hold.close()
         raise
     running.append(session)
@@ -198,16 +199,19 @@ class _Opened:
     def home(self, offers: Sequence[_Offer], latencies: Sequence[SwitchingLatency]) -> tuple[Conductor | None, float]:
         """The conductor on the home rank, and the lead in s on all; a mistake that shows only there is raised on every rank."""
         conductor: Conductor | None = None
+        defect: Exception | None = None
         told: tuple[float, str | None] | None = None
         if self._exchange.rank == self._exchange.home:
-            lead_s = self._lead_s(latencies[1:])
             try:
+                lead_s = self._lead_s(latencies[1:])
                 conductor, told = self._conductor(offers, lead_s), (lead_s, None)
             except UserError as error:
-                told = (lead_s, str(error))
+                told = (math.nan, str(error))
+            except Exception as error:  # noqa: BLE001 -- the others wait for an answer, whatever happens here
+                defect, told = error, (math.nan, f"the start of rank {self._exchange.rank} failed ({type(error).__name__}: {error})")
         lead_s, mistake = self._exchange.scatter([told] * self._exchange.world_size if told is not None else None)
         if mistake is not None:
-            raise UserError(mistake)
+            raise defect or UserError(mistake)
         return conductor, lead_s
 
     def _lead_s(self, latencies: Sequence[SwitchingLatency]) -> float:

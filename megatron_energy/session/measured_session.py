@@ -48,6 +48,9 @@ class MeasuredSession:
         say: prints one line for the user, on the home rank.
         why_uncontrolled: why clocks are left as they are although a plan was asked for; empty where none was.
         clock: host time in s.
+
+    Raises:
+        UserError: on every rank, where the GPU of one cannot be measured or RUN_DIR cannot be had.
     """
 
     def __init__(
@@ -62,23 +65,40 @@ class MeasuredSession:
     ) -> None:
         self._exchange, self._facts, self._gpu, self._clock = exchange, facts, gpu, clock
         self._meter = meter_for(gpu)
+        mistake = self._open_meter()
+        self._since_s = clock()
+        self._readings: list[Reading] = []
+        gathered, uuids, mistakes = exchange.gather(facts), exchange.gather(gpu.uuid), exchange.gather(mistake)
+        self._reporter: Reporter | None = None
+        if gathered is not None and uuids is not None and mistakes is not None:
+            self._job, self._uuids = JobFacts(tuple(gathered)), uuids
+            mistake = next(filter(None, mistakes), None) or self._open_reporter(options, say, why_uncontrolled)
+        told = exchange.scatter([mistake] * exchange.world_size if exchange.rank == exchange.home else None)
+        if told is not None:
+            self._meter.close()
+            raise UserError(told)
+        self.requests: dict[TransitionPoint, Any] = {}
+        self.evaluation_requests: dict[TransitionPoint, Any] = {}
+
+    def _open_meter(self) -> str | None:
+        """Why the GPU cannot be measured, if so: the others are to end as well."""
         try:
             self._meter.open()
         except GpuError as error:
-            raise UserError(f"cannot measure the GPU of rank {facts.rank}: {error}") from error
-        self._since_s = clock()
-        self._readings: list[Reading] = []
-        gathered, uuids = exchange.gather(facts), exchange.gather(gpu.uuid)
-        self._reporter: Reporter | None = None
-        if gathered is not None and uuids is not None:
-            job = JobFacts(tuple(gathered))
-            self._job, self._uuids = job, uuids
-            self._reporter = Reporter(options, job, Findings(), f"{job.world_size} GPUs", say)
-            emulated = "emulated " if is_emulated() else ""
-            why = f" ({why_uncontrolled})" if why_uncontrolled else ""
-            say(f"measuring {len(set(uuids))} {emulated}GPUs ({self._meter.source_reason}); clocks are left as they are{why}")
-        self.requests: dict[TransitionPoint, Any] = {}
-        self.evaluation_requests: dict[TransitionPoint, Any] = {}
+            return f"cannot measure the GPU of rank {self._facts.rank}: {error}"
+        return None
+
+    def _open_reporter(self, options: EnergyOptions, say: Callable[[str], None], why_uncontrolled: str) -> str | None:
+        """On the home rank; why nothing can be reported, if so."""
+        findings = Findings(off_reason=why_uncontrolled or None)
+        try:
+            self._reporter = Reporter(options, self._job, findings, f"{self._job.world_size} GPUs", say)
+        except UserError as error:
+            return str(error)
+        emulated = "emulated " if is_emulated() else ""
+        why = f" ({why_uncontrolled})" if why_uncontrolled else ""
+        say(f"measuring {len(set(self._uuids))} {emulated}GPUs ({self._meter.source_reason}); clocks are left as they are{why}")
+        return None
 
     def broken(self, reason: str) -> None:
         """Energy is measured whatever the schedule does."""

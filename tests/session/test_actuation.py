@@ -8,6 +8,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from megatron_energy.emulation.fault_rules import Fail
+from megatron_energy.emulation.faults import inject
 from megatron_energy.emulation.install import install, uninstall
 from megatron_energy.emulation.nvml import CONTROL_VARIABLE
 from megatron_energy.gpus.errors import NoPermission
@@ -66,6 +68,14 @@ def test_what_clockds_rules_do_not_allow_is_not_tried_around_them(host: Host, ru
     assert hold.actuator is None and hold.way.kind == "none"
     assert reason in hold.way.reason
     assert host.gpu(0).locks_set == 0
+
+
+def test_a_gpu_that_does_not_answer_is_given_back_to_clockd(host: Host) -> None:
+    host.start()
+    with inject(Fail("nvmlDeviceGetSupportedGraphicsClocks", gpu=0, error="GPU_IS_LOST")):
+        hold = taken(host)
+    assert hold.actuator is None and hold.way.kind == "none" and "nvmlDeviceGetSupported" in hold.way.reason
+    assert taken(host).way.kind == "clockd"
 
 
 def test_a_lost_clockd_is_told(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

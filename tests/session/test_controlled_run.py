@@ -158,8 +158,8 @@ def test_the_live_switch_is_seen_without_any_iteration_to_go_by(planned: Job, tm
     planned.conductor.take([Batch(), Batch()], 6)
     assert sum(line.startswith("dropped to maximum clocks by ") for line in planned.said) == 1
     write_control(tmp_path, "resume")
-    entries = planned.conductor.take([Batch(), Batch()], 6)
-    assert entries is not None and [e[0][1].phase for e in entries] == ["planned"] * 2
+    planned.conductor.take([Batch(), Batch()], 6)
+    assert [directive.phase for directive in planned.conductor.coordinator.directives] == ["planned"] * 2
 
 
 def test_a_broken_record_ends_the_plan(planned: Job) -> None:
@@ -222,6 +222,28 @@ def test_evaluations_run_at_the_gpus_own_clock(planned: Job) -> None:
 def test_the_end_gives_the_clock_back_before_anything_else(planned: Job) -> None:
     planned.sessions[0].close()
     assert planned.controllers[0].closed and planned.released == [0]
+
+
+def test_a_run_that_ends_before_its_plan_says_what_was_missing(new_job: NewJob) -> None:
+    job = new_job()
+    job.iterate(4)
+    for session in job.sessions:
+        session.close()
+    assert job.said[-1] == (
+        "no plan came into force: 7 more iterations needed, a plan needs 8 before it (1 + 1 of the baseline + 6 of the sweep)"
+    )
+
+
+def test_a_rank_whose_exchange_has_failed_keeps_no_more_records(planned: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_item: object) -> None:
+        raise OSError("Connection reset by peer")
+
+    session = planned.sessions[0]
+    monkeypatch.setattr(session._exchange, "gather", fails)
+    session.log(5, None)
+    for number in (6, 7):
+        session.iteration(number, planned.run.programs[0], False)
+    assert session._pending == []
 
 
 def test_policies_without_a_plan_ask_for_nothing(new_job: NewJob) -> None:

@@ -15,6 +15,7 @@ from megatron_energy.errors import UserError
 from megatron_energy.gpus.host_events import HostEventSource
 from megatron_energy.gpus.latency import LatencyProbe
 from megatron_energy.gpus.nvml import NvmlGpu
+from megatron_energy.observe.run_directory import RunLock
 from megatron_energy.session import controlled_start
 from megatron_energy.session.actuation import Hold, Way
 from megatron_energy.session.controlled_session import ControlledSession
@@ -138,6 +139,57 @@ def test_policies_that_request_nothing_take_no_gpu(start: Start, policy: str, mo
     assert all(isinstance(session, ControlledSession) for session in start(policy=policy))
     assert start.said == ["2 emulated GPUs: clocks are not changed"]
     assert [start.node.node.gpu(index).locks_set for index in range(RANKS)] == [0, 0]
+
+
+def test_a_plan_that_cannot_be_read_is_refused_on_every_rank(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no-plan\.json"):
+        start(plan=str(tmp_path / "no-plan.json"))
+    assert FakeWatchdog.closed == RANKS
+
+
+def test_a_defect_of_ours_leaves_no_rank_waiting(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("units")
+
+    monkeypatch.setattr(controlled_start, "Timetable", fails)
+    with pytest.raises((KeyError, UserError), match="units"):
+        start()
+    assert FakeWatchdog.closed == RANKS
+
+
+def test_a_measured_run_tells_why_in_its_report(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONTROL_VARIABLE, "no")
+    home = start()[RANKS - 1]
+    assert home._reporter.plan_facts().off_reason.endswith("; emulated: control is not allowed")
+
+
+def test_a_run_directory_in_use_ends_every_rank_of_a_measured_run(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONTROL_VARIABLE, "no")
+    lock = RunLock(start.options.run_dir, start.said.append)
+    try:
+        told = _ends_of_ranks(start)
+    finally:
+        lock.release()
+    assert len(told) == RANKS and len({str(error) for error in told}) == 1
+
+
+def test_a_gpu_that_cannot_be_measured_ends_every_rank(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONTROL_VARIABLE, "no")
+    monkeypatch.setattr(MeasuredSession, "_open_meter", lambda self: "no meter" if self._facts.rank == 0 else None)
+    assert [str(error) for error in _ends_of_ranks(start)] == ["no meter"] * RANKS
+
+
+def _ends_of_ranks(start: Start) -> list[UserError]:
+    """How each rank's start fails."""
+
+    def failure(rank: int) -> UserError:
+        with pytest.raises(UserError) as caught:
+            start._rank(rank, start.options)()
+        return caught.value
+
+    meeting = Meeting(RANKS)
+    start.exchanges = [ThreadExchange(meeting, rank) for rank in range(RANKS)]
+    return on_all_ranks([partial(failure, rank) for rank in range(RANKS)])
 
 
 def test_a_profile_that_does_not_fit_is_refused_on_every_rank(start: Start, tmp_path: Path) -> None:
