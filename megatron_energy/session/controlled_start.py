@@ -11,7 +11,7 @@ from megatron_energy.gpus.controller import ClockController
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.events import EventSource
 from megatron_energy.gpus.issuer import Settings
-from megatron_energy.gpus.latency import IN_FORCE_S, LatencyProbe, SwitchingLatency, slowest
+from megatron_energy.gpus.latency import IN_FORCE_S, NODE_TURN_S, LatencyProbe, SwitchingLatency, slowest
 from megatron_energy.gpus.library import is_emulated
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.sampler import GpuSampler
@@ -216,18 +216,28 @@ class _Opened:
 
     def _lead_s(self, latencies: Sequence[SwitchingLatency]) -> float:
         """Of the slowest GPU of the job; of a given plan where that was made for less."""
-        if not latencies:
+        if self._options.policy in UNPLANNED:
             return 0.0
-        latency = slowest(latencies)
-        lead_s, emulated = latency.lead_s, " (emulated GPUs)" if is_emulated() else ""
-        self._say(
-            f"clock switches: {1e3 * latency.call_s.median_s:.1f} ms alone, raises are requested {1e3 * lead_s:.0f} ms early{emulated}"
-        )
+        lead_s = self._measured_lead_s(latencies) if latencies else self._published_lead_s()
         plan = load_plan(self._options.plan) if self._options.plan is not None else None
         if plan is None or not plan.switches_max or plan.lead_s >= lead_s:
             return lead_s
         self._say(f"the plan requests raises {1e3 * plan.lead_s:.0f} ms early only: some may come late")
         return plan.lead_s
+
+    def _measured_lead_s(self, latencies: Sequence[SwitchingLatency]) -> float:
+        latency, emulated = slowest(latencies), " (emulated GPUs)" if is_emulated() else ""
+        lead_s = latency.lead_s
+        self._say(
+            f"clock switches: {1e3 * latency.call_s.median_s:.1f} ms alone, raises are requested {1e3 * lead_s:.0f} ms early{emulated}"
+        )
+        return lead_s
+
+    def _published_lead_s(self) -> float:
+        """A dry run switches no clock, so it cannot measure; a plan without a lead would promise more than one that is run."""
+        lead_s = NODE_TURN_S * fullest_node(self._terms.facts) + IN_FORCE_S
+        self._say(f"clock switches: not measured in a dry run; raises are planned {1e3 * lead_s:.0f} ms early, by published figures")
+        return lead_s
 
     def _conductor(self, offers: Sequence[_Offer], lead_s: float) -> Conductor:
         options, facts, clocks_mhz = self._options, self._terms.facts, self._terms.clocks_mhz

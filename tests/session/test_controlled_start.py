@@ -136,8 +136,13 @@ def test_gpus_of_different_kinds_are_measured_only() -> None:
 @pytest.mark.parametrize("policy", ["maximum", "dry-run"])
 def test_policies_that_request_nothing_take_no_gpu(start: Start, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONTROL_VARIABLE, "no")
-    assert all(isinstance(session, ControlledSession) for session in start(policy=policy))
-    assert start.said == ["2 emulated GPUs: clocks are not changed"]
+    sessions = start(policy=policy)
+    assert all(isinstance(session, ControlledSession) for session in sessions)
+    planned = ["clock switches: not measured in a dry run; raises are planned 20 ms early, by published figures"]
+    assert start.said == [*(planned if policy == "dry-run" else []), "2 emulated GPUs: clocks are not changed"]
+    assert sessions[RANKS - 1]._conductor.coordinator.planner.lead_s == pytest.approx(0.020 if policy == "dry-run" else 0.0), (
+        "two turns of 6 ms, and 8 ms until in force"
+    )
     assert [start.node.node.gpu(index).locks_set for index in range(RANKS)] == [0, 0]
 
 
