@@ -31,7 +31,7 @@ from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of
-from megatron_energy.session.summaries import summarise
+from megatron_energy.session.summaries import Standing, summarise
 
 MICROBATCHES = 8
 LOG_INTERVAL = 10
@@ -113,19 +113,19 @@ class LongRun:
                 self.reporter.write(self.iteration, self.writer)
 
     def _train(self) -> None:
-        directive = self.coordinator.directives[0]
+        directive, planned = self.coordinator.directives[0], self.coordinator.findings.planned
         data = self._data(evaluation=False)
         self.coordinator.advance(data)
-        self._report(data, directive.phase, directive.plan_version)
+        self._report(data, directive.phase, Standing(planned=planned))
 
     def _evaluate(self) -> None:
         data = self._data(evaluation=True)
         self.coordinator.interrupted()
-        self._report(data, "evaluation", 0)
+        self._report(data, "evaluation", Standing())
 
-    def _report(self, data: IterationData, phase: Any, version: int) -> None:
+    def _report(self, data: IterationData, phase: Any, standing: Standing) -> None:
         energies_j = [r.energy_j for r in data.records]
-        summary = summarise(self.iteration, phase, data.records, energies_j, ["GPU-0"], FACTS, self.coordinator.findings, version)
+        summary = summarise(self.iteration, phase, data.records, energies_j, ["GPU-0"], FACTS, self.coordinator.findings, standing)
         self.reporter.add(summary, data)
 
     def _data(self, *, evaluation: bool) -> IterationData:

@@ -20,7 +20,7 @@ from megatron_energy.session.options import UNPLANNED
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of
-from megatron_energy.session.summaries import summarise
+from megatron_energy.session.summaries import Standing, summarise
 from megatron_energy.session.sweep import held_clocks_mhz, sweep_clocks_mhz
 from megatron_energy.session.timetable import Entry, Timetable, baseline_window, rest_of_sweep, same_run
 
@@ -87,6 +87,8 @@ class Conductor:
         self._fed = 0
         self._stopped: set[int] = set()
         self._written: PlannedRun | None = None
+        self._plans: dict[int, PlannedRun] = {}  # by version; of those that timetables name
+        self._evaluated = False  # right before the next iteration that is reported
 
     def take(self, batches: Sequence[Batch], next_iteration: int, patience_s: float = PATIENCE_S) -> list[list[Entry]] | None:
         """Take in what the ranks hand in.
@@ -111,7 +113,7 @@ class Conductor:
             self._report(row)
         planned = self.coordinator.findings.planned
         if idle and planned is not None and planned is not self._written:  # the guard may put another one in force
-            self._written = planned
+            self._written = self._plans[planned.version] = planned
             self.reporter.plan_made()
         return self._changed(next_iteration) if idle else None
 
@@ -183,12 +185,15 @@ class Conductor:
     def _report(self, row: Sequence[Handed]) -> None:
         directive, data = self._timetables[row[0].record.rank].at(row[0].iteration), _data(row)
         phase: Phase = "evaluation" if row[0].record.evaluation else directive.phase
-        if phase == "planned" and not all(entry.trusted for entry in row):
+        trusted = all(entry.trusted for entry in row)
+        if phase == "planned" and not trusted:
             phase = "maximum"
-        version = directive.plan_version if phase == "planned" else 0
-        energies_j = [record.energy_j for record in data.records]
         number, findings = data.records[0].iteration, self.coordinator.findings
-        self.reporter.add(summarise(number, phase, data.records, energies_j, self._uuids, self._facts, findings, version), data)
+        of_same_sizes = findings.comparable or trusted  # from the first iteration of other sizes on, none is trusted
+        standing = Standing(of_same_sizes and not self._evaluated, self._plans.get(directive.plan_version))
+        self._evaluated = phase == "evaluation"
+        energies_j = [record.energy_j for record in data.records]
+        self.reporter.add(summarise(number, phase, data.records, energies_j, self._uuids, self._facts, findings, standing), data)
 
     def _changed(self, next_iteration: int) -> list[list[Entry]] | None:
         wanted = self.coordinator.directives

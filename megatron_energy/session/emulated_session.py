@@ -1,7 +1,5 @@
 """One rank's part in a run on emulated GPUs."""
 
-import contextlib
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +10,7 @@ from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.coordinator import Coordinator
+from megatron_energy.session.defects import noted
 from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
 from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.exchange import Exchange
@@ -22,7 +21,7 @@ from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.planner import Planner
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of
-from megatron_energy.session.summaries import summarise
+from megatron_energy.session.summaries import Standing, summarise
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class Home:
         self.advances = self._reached()
         self._written: PlannedRun | None = None
         self._stuck = False
+        self._unreported = False  # a defect has ended the records
 
     def settle(self, recorded: Sequence[Recorded], iteration: int, evaluation: bool) -> IterationData | None:
         """Settle one iteration and decide about the next; what cannot be trusted ends the plan, not the training.
@@ -96,10 +96,17 @@ class Home:
 
     def failed(self, error: Exception) -> None:
         """Something of ours went wrong: clocks are given back, and RUN_DIR/error.txt tells us where it happened."""
-        with contextlib.suppress(OSError):
-            path = self.reporter.directory / "error.txt"
-            path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        self.coordinator.drop(f"an error in megatron-energy ({type(error).__name__}: {error}; see error.txt in the run directory)")
+        self.coordinator.drop(noted(error, self.reporter.directory))
+
+    def report(self, write: Callable[[], None]) -> None:
+        """Write something down; a defect of ours ends the records and the plan, not the training."""
+        if self._unreported:
+            return
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, training goes on
+            self._unreported = True
+            self.failed(error)
 
     def _reached(self) -> list[Advance]:
         """By rank, how far its GPU got."""
@@ -135,6 +142,7 @@ class EmulatedSession:
         self._directive: Directive = Directive("baseline")
         self._broken: str | None = None
         self._stale: str | None = None
+        self._evaluated = False  # right before the running iteration
 
     def _at_home(self, options: EnergyOptions, job: JobFacts, say: Callable[[str], None]) -> Home | None:
         """Set up the home rank; a mistake of the user's that shows only there is raised on every rank, so that all end."""
@@ -171,14 +179,18 @@ class EmulatedSession:
         """An iteration has ended on this rank; returns when all ranks know what comes next."""
         gathered = self._exchange.gather(Recorded(program, self._broken, self._stale))
         self._broken = self._stale = None
-        outgoing, data, before = None, None, self._directive
+        outgoing, data, before, planned = None, None, self._directive, None
         if self._home is not None and gathered is not None:
+            planned = self._home.coordinator.findings.planned  # known before it comes into force, and another one may follow
             data = self._settled(self._home, gathered, number, evaluation)
             outgoing = list(zip(self._home.advances, self._home.coordinator.directives, strict=True))
         advance, self._directive = self._exchange.scatter(outgoing)
         energies_j = self._exchange.gather(self._device.advance(advance))
         if self._home is not None and data is not None and energies_j is not None:
-            self._report(self._home, number, before, data, energies_j)
+            home, settled, joules = self._home, data, energies_j
+            standing = Standing(home.coordinator.findings.comparable and not self._evaluated, planned)
+            home.report(lambda: self._report(home, number, before, settled, joules, standing))
+        self._evaluated = evaluation
 
     @staticmethod
     def _settled(home: Home, gathered: Sequence[Recorded], number: int, evaluation: bool) -> IterationData | None:
@@ -189,21 +201,21 @@ class EmulatedSession:
             home.failed(error)
             return None
 
-    def _report(self, home: Home, number: int, before: Directive, data: IterationData, energies_j: list[float]) -> None:
+    def _report(self, home: Home, number: int, before: Directive, data: IterationData, energies_j: list[float], standing: Standing) -> None:
         for record, energy_j in zip(data.records, energies_j, strict=True):
             record.energy_j = energy_j  # as NVML told it: baseline, plan and sums are all counted in the same steps of the counter
         evaluation, findings = data.records[0].evaluation, home.coordinator.findings
         phase: Phase = "evaluation" if evaluation else before.phase
         if phase == "planned" and not findings.comparable:  # the plan's clocks, but not what it was made for
             phase = "maximum"
-        version = before.plan_version if phase == "planned" else 0
-        summary = summarise(number, phase, data.records, energies_j, self._uuids or [], home.facts, findings, version)
+        summary = summarise(number, phase, data.records, energies_j, self._uuids or [], home.facts, findings, standing)
         home.reporter.add(summary, data)
 
     def log(self, iteration: int, writer: Any) -> None:
         """Megatron's log interval."""
         if self._home is not None:
-            self._home.reporter.write(iteration, writer)
+            home = self._home
+            home.report(lambda: home.reporter.write(iteration, writer))
 
     def close(self) -> None:
         """The end of the run: clocks are given back, and the home rank reports."""

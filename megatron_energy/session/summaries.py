@@ -1,11 +1,26 @@
 """From records of all ranks to the one-line summary of an iteration."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatron_energy.records.iteration import RankIteration, job_time_s
 from megatron_energy.records.summary import GpuSummary, IterationSummary, Phase
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.findings import Findings
+from megatron_energy.session.planned import PlannedRun
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What an iteration was when it ran. The run's findings are further by then where many iterations are reported at once.
+
+    Attributes:
+        comparable: it is like those of the baseline: of the same sizes, and not right after an evaluation.
+        planned: the plan that it ran under; None: under none.
+    """
+
+    comparable: bool = True
+    planned: PlannedRun | None = None
 
 
 def summarise(
@@ -16,7 +31,7 @@ def summarise(
     uuids: Sequence[str],
     facts: JobFacts,
     findings: Findings,
-    plan_version: int = 0,
+    standing: Standing = Standing(),
 ) -> IterationSummary:
     """Summary of one iteration.
 
@@ -27,20 +42,21 @@ def summarise(
         energies_j: by rank, what its GPU's energy counter advanced by.
         uuids: by rank, its GPU.
         facts: the job.
-        findings: the baseline to compare with, and the plan.
-        plan_version: 0 where no plan was in force.
+        findings: the baseline to compare with.
+        standing: of this iteration.
     """
     time_s = job_time_s(records)
     gpus = [_gpu(r, e, u, facts.ranks[r.rank]) for r, e, u in zip(records, energies_j, uuids, strict=True)]
-    summary = IterationSummary(iteration, phase, time_s, gpus, plan_version, emulated=any(r.emulated for r in records))
+    planned = standing.planned if phase == "planned" else None
+    version = planned.version if planned is not None else 0
+    summary = IterationSummary(iteration, phase, time_s, gpus, version, emulated=any(r.emulated for r in records))
     baseline_s, baseline_j = findings.compared_with
-    comparable = findings.comparable and not findings.after_evaluation
-    if phase not in ("baseline", "sweep", "evaluation") and comparable and baseline_s and baseline_j:
+    if phase not in ("baseline", "sweep", "evaluation") and standing.comparable and baseline_s and baseline_j:
         summary.saved_percent = 100 * (1 - summary.energy_j / baseline_j)
         summary.slowdown_percent = 100 * (time_s / baseline_s - 1)
-    if phase == "planned" and findings.planned is not None:  # it is known one iteration before it comes into force
-        summary.expected_time_s = findings.planned.expected_time_s
-        summary.expected_energy_j = findings.planned.expected_energy_j
+    if planned is not None:
+        summary.expected_time_s = planned.expected_time_s
+        summary.expected_energy_j = planned.expected_energy_j
     return summary
 
 
