@@ -1,7 +1,5 @@
 """The home rank of a controlled run: takes in what all ranks did since the last log interval, and tells them what comes next."""
 
-import contextlib
-import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +11,7 @@ from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.background import Background
 from megatron_energy.session.coordinator import Coordinator
+from megatron_energy.session.defects import noted
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.findings import IterationData
@@ -142,10 +141,7 @@ class Conductor:
 
     def _failed(self, error: Exception) -> None:
         """Say that clocks are given back; RUN_DIR/error.txt tells us where it happened."""
-        with contextlib.suppress(OSError):
-            path = self.reporter.directory / "error.txt"
-            path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        self.coordinator.drop(f"an error in megatron-energy ({type(error).__name__}: {error}; see error.txt in the run directory)")
+        self.coordinator.drop(noted(error, self.reporter.directory))
 
     def _feed(self, row: Sequence[Handed]) -> None:
         first = row[0]

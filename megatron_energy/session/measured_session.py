@@ -5,7 +5,7 @@ Nothing is exchanged between ranks except at Megatron's log interval.
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
+from megatron_energy.session.defects import noted
 from megatron_energy.session.directive import TransitionPoint
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
@@ -67,6 +68,8 @@ class MeasuredSession:
         self._meter = meter_for(gpu)
         mistake = self._open_meter()
         self._since_s = clock()
+        self._say = say
+        self._unreported = False  # a defect has ended the records
         self._readings: list[Reading] = []
         gathered, uuids, mistakes = exchange.gather(facts), exchange.gather(gpu.uuid), exchange.gather(mistake)
         self._reporter: Reporter | None = None
@@ -118,18 +121,25 @@ class MeasuredSession:
         self._readings.append(Reading(number, evaluation, record, energy_j))
 
     def log(self, iteration: int, writer: Any) -> None:
-        """Megatron's log interval: gather what was read since the last one."""
-        gathered = self._exchange.gather(self._readings)
+        """Megatron's log interval: gather what was read since the last one. A defect of ours ends the records, not the training."""
+        gathered = self._exchange.gather(self._readings)  # by all ranks, whatever has become of the records
         self._readings = []
-        if self._reporter is None or gathered is None:
+        if self._reporter is None or gathered is None or self._unreported:
             return
+        try:
+            self._report(self._reporter, gathered)
+            self._reporter.write(iteration, writer)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, training goes on
+            self._unreported = True
+            self._say(f"no more records: {noted(error, self._reporter.directory)}")
+
+    def _report(self, reporter: Reporter, gathered: Sequence[list[Reading]]) -> None:
         for readings in zip(*gathered, strict=False):
             phase: Phase = "evaluation" if readings[0].evaluation else "measure"
             records = [r.record for r in readings]
             energies_j = [r.energy_j for r in readings]
-            summary = summarise(readings[0].number, phase, records, energies_j, self._uuids, self._job, self._reporter.findings)
-            self._reporter.add(summary, IterationData(records, []))
-        self._reporter.write(iteration, writer)
+            summary = summarise(readings[0].number, phase, records, energies_j, self._uuids, self._job, reporter.findings)
+            reporter.add(summary, IterationData(records, []))
 
     def close(self) -> None:
         """The end of the run."""
