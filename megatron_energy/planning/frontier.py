@@ -136,7 +136,7 @@ def frontier(
 
 
 def _operations(problem: Problem, found: Bound, starts: Sequence[IntArray]) -> IntArray:
-    return per_operation(problem, found)
+    return per_operation(problem, found, work=0)
 
 
 def segments_planner(max_switches: int, effort: Effort = POINT_EFFORT) -> Planner:

@@ -5,32 +5,94 @@ It takes hundreds of switches per iteration and cannot be executed on real GPUs;
 The bound is rounded in two ways: each operation by itself to the next clock that is no slower, and along the iteration, where an operation
 may use what the ones before it left over. Then single clocks are changed, and clocks of two neighbours are exchanged, one slower and the
 other faster (:mod:`megatron_energy.planning.slack`), as long as that saves energy.
+
+Further plans come from searches along the iteration with many partial plans at once (:mod:`megatron_energy.planning.beam`). The best of all
+is then searched anew window by window, the rest of the iteration as it is. Searches count work, not time: equal input, equal plan.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
 from megatron_energy.pipeline.replay import makespans, replay
+from megatron_energy.planning.beam import Beam
 from megatron_energy.planning.bound import Bound
-from megatron_energy.planning.problem import Problem
-from megatron_energy.planning.sequences import clocked_vertices
+from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
 from megatron_energy.planning.slack import Exchange, exchanges, spare_s
 
 ROUNDING_S = 1e-9  # durations of the linear program may miss a clock's time by this much
 TRIALS = 64
 ROUNDS = 2000
 
+ENOUGH = 6e-4
+"""Part of the baseline's energy: a plan that is closer to the bound is not searched for a better one."""
+
+WORK = 5_000_000
+"""Vertices x partial plans of a search: a few seconds."""
+
+MOST, FEWEST = 6000, 64
+"""Partial plans of a search at a time."""
+
+CAUTIONS = (0.2, 0.3, 0.4, 0.15)
+"""Parts of the waiting that unlike delays may cause, counted in advance: a search with each, in this order."""
+
+WINDOW = 64  # vertices
+WINDOW_CAUTION = 0.1
+
 BoolArray = npt.NDArray[np.bool_]
 
 
-def per_operation(problem: Problem, found: Bound) -> IntArray:
-    """(n,) clock columns, one per operation, that keep the deadline exactly."""
-    chosen = np.zeros(len(problem.graph.vertices), dtype=bool)
-    chosen[np.concatenate(clocked_vertices(problem))] = True
+def per_operation(problem: Problem, found: Bound, work: int = WORK) -> IntArray:
+    """(n,) clock columns, one per operation, that keep the deadline exactly.
+
+    Args:
+        problem: what is to be planned.
+        found: its bound.
+        work: vertices x partial plans of a search; 0: none, rounding and single changes only, which take a small part of the time.
+    """
+    beam = Beam(problem, found)
     roundings = (_rounded(problem, found.duration_s), _rounded_along(problem, found.duration_s))
-    plans = [_improved(problem, _in_time(problem, np.where(chosen, rounding, 0)), chosen) for rounding in roundings]
-    clocks = min(plans, key=lambda plan: problem.energy_j(problem.effective_j(plan), problem.iteration_s(plan)))
+    starts = [_improved(problem, _in_time(problem, np.where(beam.chosen, r, 0)), beam.chosen) for r in roundings]
+    best = _settled(problem, min(starts, key=_energy_of(problem)), beam.chosen)
+    return _searched(problem, found, beam, best, work) if work else best
+
+
+def _searched(problem: Problem, found: Bound, beam: Beam, best: IntArray, work: int) -> IntArray:
+    """A plan no worse than ``best``; the search ends where the bound is close enough, or after one that gains nothing."""
+    energy_of, enough_j = _energy_of(problem), found.energy_j + ENOUGH * abs(problem.baseline_energy_j)
+    width = int(np.clip(work // max(len(best), 1), FEWEST, MOST))
+    for caution in CAUTIONS:
+        if energy_of(best) <= enough_j:
+            return best
+        other = beam.search(best, beam.chosen, width, caution)
+        other = best if other is None else _settled(problem, other, beam.chosen)
+        if energy_of(other) >= energy_of(best):
+            break
+        best = other
+    return best if energy_of(best) <= enough_j else _refined(problem, beam, best, max(1, width // 2))
+
+
+def _energy_of(problem: Problem) -> Callable[[IntArray], float]:
+    return lambda clocks: problem.energy_j(problem.effective_j(clocks), problem.iteration_s(clocks))
+
+
+def _refined(problem: Problem, beam: Beam, clocks: IntArray, width: int) -> IntArray:
+    """Windows of the iteration searched anew, one after the other, each overlapping half of the one before."""
+    energy_of = _energy_of(problem)
+    for first in range(0, len(clocks), WINDOW // 2):
+        free = np.zeros(len(clocks), dtype=bool)
+        free[beam.order[first : first + WINDOW]] = True
+        other = beam.search(clocks, free, width, WINDOW_CAUTION)
+        if other is not None and energy_of(other) < energy_of(clocks):
+            clocks = other
+    return _settled(problem, clocks, beam.chosen)
+
+
+def _settled(problem: Problem, clocks: IntArray, chosen: BoolArray) -> IntArray:
+    """Single clocks changed and clocks of neighbours exchanged until neither saves anything."""
+    clocks = _improved(problem, clocks, chosen)
     for _ in range(ROUNDS):
         better = _exchanged(problem, clocks, chosen)
         if better is None:
@@ -103,7 +165,7 @@ def _changed(problem: Problem, clocks: IntArray, chosen: BoolArray) -> IntArray 
     column = gain.argmin(axis=1)
     best = gain[rows, column]
     ranked = np.argsort(best, kind="stable")[:TRIALS]
-    ranked = ranked[best[ranked] < -_settled_j(problem)]
+    ranked = ranked[best[ranked] < -_least_j(problem)]
     return _taken(problem, clocks, ranked[:, np.newaxis], column[ranked][:, np.newaxis])
 
 
@@ -113,7 +175,7 @@ def _exchanged(problem: Problem, clocks: IntArray, chosen: BoolArray) -> IntArra
     kept: list[int] = []
     touched = np.zeros(len(clocks), dtype=bool)
     for index in np.argsort(found.gain_j, kind="stable").tolist():
-        if found.gain_j[index] >= -_settled_j(problem) or len(kept) == TRIALS:
+        if found.gain_j[index] >= -_least_j(problem) or len(kept) == TRIALS:
             break
         if not touched[found.vertices[index]].any():
             touched[found.vertices[index]] = True
@@ -121,7 +183,8 @@ def _exchanged(problem: Problem, clocks: IntArray, chosen: BoolArray) -> IntArra
     return _taken(problem, clocks, found.vertices[kept], found.columns[kept])
 
 
-def _settled_j(problem: Problem) -> float:
+def _least_j(problem: Problem) -> float:
+    """Gains below this count for nothing."""
     return 1e-9 * abs(problem.baseline_energy_j)
 
 
@@ -132,7 +195,7 @@ def _taken(problem: Problem, clocks: IntArray, vertices: IntArray, columns: IntA
     durations = np.repeat(problem.durations(clocks)[:, np.newaxis], len(vertices), axis=1)
     for position, (changed, new) in enumerate(zip(vertices, columns, strict=True)):
         durations[changed, position:] = problem.tables.time_s[changed, new][:, np.newaxis]
-    kept = np.flatnonzero(makespans(problem.graph, durations) <= problem.deadline_s)
+    kept = np.flatnonzero(makespans(problem.graph, durations) <= problem.deadline_s * (1 + TIME_TOLERANCE))
     if not len(kept):
         return None
     better: IntArray = clocks.copy()

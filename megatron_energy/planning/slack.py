@@ -16,16 +16,20 @@ STEPS = tuple((a, -b) for a, b in product((1, 2, 3, 4), repeat=2)) + tuple((-a, 
 
 def spare_s(problem: Problem, clocks: IntArray) -> FloatArray:
     """(n,) seconds by which each vertex alone may take longer until the deadline."""
-    graph, duration_s = problem.graph, problem.durations(clocks)
-    start_s = replay(graph, duration_s).start_s
-    latest_end_s = np.full(len(clocks), problem.deadline_s)
-    for level in reversed(graph.levels.levels):  # every edge leads to a later level: what follows is already final
+    duration_s = problem.durations(clocks)
+    return latest_ends_s(problem, duration_s) - replay(problem.graph, duration_s).start_s - duration_s
+
+
+def latest_ends_s(problem: Problem, duration_s: FloatArray) -> FloatArray:
+    """(n,) when each vertex has to end so that those after it, (n,) long, keep the deadline."""
+    count, latest_end_s = len(duration_s), np.full(len(duration_s), problem.deadline_s)
+    for level in reversed(problem.graph.levels.levels):  # every edge leads to a later level: what follows is already final
         bound_s = np.broadcast_to(latest_end_s[level.vertices] - duration_s[level.vertices], level.before.shape)
         if level.lag_s is not None:
             bound_s = bound_s - level.lag_s[:, :, 0]
-        real = level.before < len(clocks)
+        real = level.before < count
         np.minimum.at(latest_end_s, level.before[real], bound_s[real])
-    return np.asarray(latest_end_s - start_s - duration_s, dtype=np.float64)
+    return latest_end_s
 
 
 @dataclass(frozen=True)
