@@ -16,6 +16,21 @@ from megatron_energy.megatron import fork
 logs = Path(sys.argv[1])
 ranks = fork.Ranks(count={count}, world_size={world}, first={first}, address="127.0.0.1", port=1234, logs=logs)
 
+def here():
+    # tells the other ranks which process this one is
+    (logs / f"{{os.environ['RANK']}}.{{os.getpid()}}").touch()
+
+def wait_for(name):
+    while not (logs / name).exists():
+        time.sleep(0.005)
+
+def wait_until_reaped(rank):
+    # until the parent has taken notice of its end
+    while not (found := list(logs.glob(f"{{rank}}.*"))):
+        time.sleep(0.005)
+    while Path("/proc", found[0].suffix[1:]).exists():
+        time.sleep(0.005)
+
 def main():
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
 {body}
@@ -39,7 +54,7 @@ class Parent:
 
     def run(self, body: str, count: int = 3, world: int | None = None, first: int = 0) -> tuple[int, str, str]:
         process = self.start(body, count, world, first)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
     def log(self, rank: int) -> str:
