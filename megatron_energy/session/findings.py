@@ -38,6 +38,11 @@ class IterationData:
         """Joules of all GPUs."""
         return sum(r.energy_j for r in self.records)
 
+    @property
+    def emulated(self) -> bool:
+        """Whether these figures are emulated."""
+        return any(r.emulated for r in self.records)
+
 
 @dataclass
 class Findings:

@@ -70,6 +70,7 @@ class Guarded:
         self._findings, self._limits, self._ranks, self._say = findings, limits, ranks, say
         self._guard, self._signals = Guard(limits.slowdown), SignalGuard()
         self._measured(findings.baseline)
+        self._mark = " (emulated)" if any(i.emulated for i in findings.baseline) else ""  # behind lines with figures
         self._rung = 0  # in _plans; one past the last: maximum clocks
         self._patience = PATIENCE
         self._stepped_back = False  # to this rung, and not long ago
@@ -127,7 +128,7 @@ class Guarded:
             return Violation(f"iterations took {100 * excess:.1f}% longer than allowed (limit of the guard: {100 * limit:.1f}%)")
         self._say(
             f"iterations looked too long, so {len(before)} at maximum clocks were compared with {len(under)} under the plan: "
-            f"the plan keeps its time ({100 * excess:+.1f}%), the baseline has changed by {100 * change:+.1f}%"
+            f"the plan keeps its time ({100 * excess:+.1f}%), the baseline has changed by {100 * change:+.1f}%{self._mark}"
         )
         return None
 
@@ -151,9 +152,9 @@ class Guarded:
                 self._plans += [] if safer is None else [safer]
             self._rung += 1
         if self._rung < len(self._plans):
-            self._say(f"a safer plan from here on, clocks half-way up to the maximum: under the plan {violation.reason}")
+            self._say(f"a safer plan from here on, clocks half-way up to the maximum: under the plan {violation.reason}{self._mark}")
         else:
-            self._say(f"maximum clocks for the next {self._patience} iterations: under the plan {violation.reason}")
+            self._say(f"maximum clocks for the next {self._patience} iterations: under the plan {violation.reason}{self._mark}")
 
     def _step_back(self) -> None:
         self._rung -= 1

@@ -27,6 +27,7 @@ class FakePlan:
 class FakeIteration:
     time_s: float
     signals: Signals = QUIET
+    emulated: bool = False
 
 
 @dataclass
@@ -38,10 +39,11 @@ class FakeRun:
     plan_s: dict[int, float] = field(default_factory=lambda: {1: 2.0, 2: 2.0})
     maximum_s: float = 2.0
     signals: Signals = QUIET
+    emulated: bool = False
 
     def __post_init__(self) -> None:
         self.said: list[str] = []
-        self.findings = SimpleNamespace(baseline=[FakeIteration(2.0)] * 3, planned=None)
+        self.findings = SimpleNamespace(baseline=[FakeIteration(2.0, emulated=self.emulated)] * 3, planned=None)
         safer = lambda plan: FakePlan(plan.version + 1) if self.has_safer else None  # noqa: E731
         self.course = Guarded(FakePlan(), safer, self.findings, Limits(0.0, self.recheck), 2, self.said.append).course()
         self.wanted = next(self.course)
@@ -120,6 +122,16 @@ def test_a_job_that_becomes_slower_keeps_its_plan():
         "iterations looked too long, so 3 at maximum clocks were compared with 3 under the plan: "
         "the plan keeps its time (+0.0%), the baseline has changed by +3.0%"
     ]
+
+
+def test_figures_of_emulated_gpus_are_called_so():
+    drifted = FakeRun(emulated=True, plan_s={1: 2.06, 2: 2.0}, maximum_s=2.06)
+    drifted.iterate(20)
+    assert drifted.said[0].endswith("the baseline has changed by +3.0% (emulated)")
+    for has_safer in (True, False):
+        slow = FakeRun(emulated=True, has_safer=has_safer, plan_s={1: 2.06, 2: 2.0})
+        slow.iterate(20)
+        assert slow.said[0].endswith("longer than allowed (limit of the guard: 0.5%) (emulated)")
 
 
 def test_the_baseline_is_measured_now_and_then():
