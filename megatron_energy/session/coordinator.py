@@ -69,9 +69,9 @@ class Coordinator:
         is no evidence for or against a plan.
         """
         self._seen += 1
-        self.findings.after_evaluation, self._evaluated = self._evaluated, False
+        after_evaluation, self._evaluated = self._evaluated, False
         planned = self.findings.planned
-        if self.findings.after_evaluation:
+        if after_evaluation:
             data = replace(data, after_evaluation=True)
             if planned is not None and self.directives[0].phase == "planned":
                 self._next = [planned.directive(rank) for rank in range(self.facts.world_size)]

@@ -54,7 +54,6 @@ class Findings:
     planned: PlannedRun | None = None
     off_reason: str | None = None  # why clocks stay at maximum, where they do
     comparable: bool = True  # iterations are still what the baseline measured
-    after_evaluation: bool = False  # the latest iteration came right after an evaluation, so it is not
 
     @property
     def baseline_time_s(self) -> float | None:
