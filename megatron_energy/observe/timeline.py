@@ -209,7 +209,7 @@ def _legend(figure: "Figure", sides: Sequence[TimelineSide], height: float) -> N
     if "other" in shown:
         handles.append(Patch(facecolor=OTHER_COLOUR, label="other"))
     if any(span.throttled for side in sides for row in side.rows for span in row.spans):
-        handles.append(Line2D([], [], color="#d62728", linewidth=2, label="held below the requested clock"))
+        handles.append(Line2D([], [], color="#d62728", linewidth=2, label="held below the requested clock, at least in part"))
     handles.append(Line2D([], [], color="black", linewidth=0.8, linestyle=(0, (4, 3)), label="end of the baseline iteration"))
     figure.legend(
         handles=handles,

@@ -121,7 +121,7 @@ def _draw_plain(axes: "Axes", bottom: float, spans: Sequence[Span], origin_s: fl
 
 
 def _mark_throttled(axes: "Axes", bottom: float, spans: Sequence[Span], origin_s: float) -> None:
-    """A red line under what ran below the requested clock, since colour alone would not tell."""
+    """A red line under what ran below the requested clock at any time, since colour alone would not tell; records know no better when."""
     held = [(s.start_s - origin_s, s.end_s - s.start_s) for s in spans if s.throttled]
     if held:
         axes.broken_barh(held, (bottom + ROW_HEIGHT, 0.08), facecolors="#d62728", linewidth=0, gid="throttled")

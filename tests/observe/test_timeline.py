@@ -120,7 +120,9 @@ def test_labels_are_microbatch_and_chunk_and_only_where_they_fit() -> None:
 
 def test_throttled_work_is_underlined() -> None:
     row = one_rank(Span("forward", 0, 0, 0.0, 1.0, 1410), Span("forward", 0, 1, 1.0, 2.0, 1300, throttled=True))
-    assert [box[:2] for box in boxes(timeline_figure(TimelineSide("Plan", [row])).axes[0], "throttled")] == [(1.0, 2.0)]
+    figure = timeline_figure(TimelineSide("Plan", [row]))
+    assert [box[:2] for box in boxes(figure.axes[0], "throttled")] == [(1.0, 2.0)]
+    assert "held below the requested clock, at least in part" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_the_file_is_1600_pixels_wide(tmp_path: Path) -> None:
