@@ -39,3 +39,9 @@ class TorchExchange:
         received: list[Any] = [None]
         dist.scatter_object_list(received, items, src=self.home, group=self._group)
         return received[0]
+
+    def broadcast(self, item: Any) -> Any:
+        """Every rank gets the home rank's item."""
+        box = [item if self.rank == self.home else None]
+        dist.broadcast_object_list(box, src=self.home, group=self._group)
+        return box[0]

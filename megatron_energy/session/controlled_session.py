@@ -150,6 +150,8 @@ class ControlledSession:
 
     def log(self, iteration: int, writer: object) -> None:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
+        if not self._kept_back:
+            self.controller.caught_up()  # the host has just waited for the GPU
         if not self._exchanging:
             return
         try:

@@ -135,7 +135,7 @@ def _agree(exchange: Exchange, facts: RankFacts, offer: _Offer) -> tuple[_Terms,
         job = JobFacts(tuple(gathered))
         common = set(offers[0].clocks_mhz).intersection(*(o.clocks_mhz for o in offers))
         terms = _Terms(job, _refusal(offers, common), tuple(sorted(common, reverse=True)))
-    agreed: _Terms = exchange.scatter([terms] * exchange.world_size if terms is not None else None)
+    agreed: _Terms = exchange.broadcast(terms)
     return agreed, offers or []
 
 
@@ -175,7 +175,7 @@ def _latencies(
     failed = None
     if gathered is not None:
         failed = next((f"rank {rank}: {found}" for rank, found in enumerate(gathered) if isinstance(found, str)), "")
-    refused: str = exchange.scatter([failed] * exchange.world_size if failed is not None else None)
+    refused: str = exchange.broadcast(failed)
     return [found for found in (mine, *(gathered or [])) if not isinstance(found, str)], refused
 
 
@@ -209,7 +209,7 @@ class _Opened:
                 told = (math.nan, str(error))
             except Exception as error:  # noqa: BLE001 -- the others wait for an answer, whatever happens here
                 defect, told = error, (math.nan, f"the start of rank {self._exchange.rank} failed ({type(error).__name__}: {error})")
-        lead_s, mistake = self._exchange.scatter([told] * self._exchange.world_size if told is not None else None)
+        lead_s, mistake = self._exchange.broadcast(told)
         if mistake is not None:
             raise defect or UserError(mistake)
         return conductor, lead_s

@@ -131,7 +131,7 @@ class EmulatedSession:
         self._exchange = exchange
         gathered = exchange.gather(facts)
         job = on_emulated_nodes(gathered, options.emulated_gpus_per_node) if gathered is not None else None
-        job = exchange.scatter([job] * exchange.world_size if job is not None else None)
+        job = exchange.broadcast(job)
         mine = job.ranks[facts.rank]
         if mine.local_rank == 0:
             create_node(options, mine, exchange.world_size)
@@ -152,7 +152,7 @@ class EmulatedSession:
                 home = Home(options, job, self._device.gpu.supported_sm_clocks_mhz(), say)
             except UserError as error:
                 mistake = str(error)
-        told = self._exchange.scatter([mistake] * self._exchange.world_size if self._exchange.rank == self._exchange.home else None)
+        told = self._exchange.broadcast(mistake)
         if told is not None:
             raise UserError(told)
         return home

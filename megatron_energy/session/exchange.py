@@ -21,6 +21,10 @@ class Exchange(Protocol):
         """Rank r gets ``items[r]`` of the home rank."""
         ...
 
+    def broadcast(self, item: Any) -> Any:
+        """Every rank gets the home rank's item, which is made ready for travel once; what the others pass does not count."""
+        ...
+
 
 class SingleRank:
     """The exchange of a run with one rank."""
@@ -38,3 +42,7 @@ class SingleRank:
         if items is None:
             raise ValueError("the home rank scatters a list")
         return items[0]
+
+    def broadcast(self, item: Any) -> Any:
+        """The one item."""
+        return item

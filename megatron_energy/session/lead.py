@@ -19,7 +19,7 @@ class _Meetings:
         """Wait for the others."""
         self._left -= 1
         self._exchange.gather(None)
-        self._exchange.scatter([None] * self._exchange.world_size if self._exchange.rank == self._exchange.home else None)
+        self._exchange.broadcast(None)
 
     def rest(self) -> None:
         """Come to those that are left."""

@@ -76,7 +76,7 @@ class MeasuredSession:
         if gathered is not None and uuids is not None and mistakes is not None:
             self._job, self._uuids = JobFacts(tuple(gathered)), uuids
             mistake = next(filter(None, mistakes), None) or self._open_reporter(options, say, why_uncontrolled)
-        told = exchange.scatter([mistake] * exchange.world_size if exchange.rank == exchange.home else None)
+        told = exchange.broadcast(mistake)
         if told is not None:
             self._meter.close()
             raise UserError(told)

@@ -3,6 +3,7 @@
 import os
 import secrets
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def neighbours(facts: JobFacts, rank: int) -> list[int]:
 
 def fullest_node(facts: JobFacts) -> int:
     """Ranks on the node that has most."""
-    return max(len(neighbours(facts, r.rank)) for r in facts.ranks)
+    return max(Counter(r.node for r in facts.ranks).values())
 
 
 def open_turns(exchange: Exchange, facts: JobFacts) -> NodeTurns | None:
@@ -28,14 +29,14 @@ def open_turns(exchange: Exchange, facts: JobFacts) -> NodeTurns | None:
 
     The file's name is gone as soon as all have opened it, so that nothing is left behind however the job ends.
     """
-    token = exchange.scatter([secrets.token_hex(8)] * exchange.world_size if exchange.rank == exchange.home else None)
+    token = exchange.broadcast(secrets.token_hex(8))
     folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     path, mine = folder / f"megatron-energy-{token}", neighbours(facts, exchange.rank)
     turns = None
     with suppress(OSError):
         turns = NodeTurns(path, mine.index(exchange.rank), len(mine))
     exchange.gather(None)
-    exchange.scatter([None] * exchange.world_size if exchange.rank == exchange.home else None)
+    exchange.broadcast(None)
     with suppress(OSError):
         os.unlink(path)
     return turns

@@ -246,6 +246,13 @@ def test_a_rank_whose_exchange_has_failed_keeps_no_more_records(planned: Job, mo
     assert session._pending == []
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_where_megatron_waits_for_the_gpu_the_controller_is_told(new_job: NewJob, settled: bool) -> None:
+    job = new_job(settled_at_log=settled)
+    job.iterate(4)
+    assert [controller.caught_ups for controller in job.controllers] == [int(settled)] * 2
+
+
 def test_policies_without_a_plan_ask_for_nothing(new_job: NewJob) -> None:
     job = new_job(options=replace(OPTIONS, policy="maximum"))
     job.iterate(8)

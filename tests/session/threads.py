@@ -38,6 +38,9 @@ class ThreadExchange:
         self._meeting.barrier.wait()
         return found
 
+    def broadcast(self, item: Any) -> Any:
+        return self.scatter([item] * self.world_size if self.rank == self.home else None)
+
     def _count(self) -> None:
         if self.rank == self.home:
             self._meeting.exchanges += 1

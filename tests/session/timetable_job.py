@@ -30,9 +30,13 @@ class FakeController:
         self.maximum = 0
         self.asked: list[int] = []
         self.closed = False
+        self.caught_ups = 0
 
     def request(self, clock_mhz: int, delay_s: float) -> None:
         self.asked.append(clock_mhz)
+
+    def caught_up(self) -> None:
+        self.caught_ups += 1
 
     def to_maximum(self) -> None:
         self.maximum += 1
