@@ -57,12 +57,14 @@ class Batch:
         broken: why iterations could not be recorded.
         stale: why the plan no longer fits what runs.
         stopped: why this rank alone runs at maximum clocks.
+        other_writer: who else has set something of its GPU since the last time, in words; empty: nobody.
     """
 
     entries: list[Handed] = field(default_factory=list)
     broken: str | None = None
     stale: str | None = None
     stopped: str | None = None
+    other_writer: str = ""
 
 
 class Conductor:
@@ -103,8 +105,9 @@ class Conductor:
         for waiting, batch in zip(self._waiting, batches, strict=True):
             waiting.extend(batch.entries)
         rows = self._complete_rows()
+        other_writer = next((f"rank {rank}: {batch.other_writer}" for rank, batch in enumerate(batches) if batch.other_writer), "")
         for row in rows:
-            self._feed(row)
+            self._feed(row, other_writer)
         self._hear(batches)
         self._background.submit(self.coordinator.look_at_control)  # whatever iterations have told
         idle = self._background.idle(patience_s)
@@ -143,7 +146,7 @@ class Conductor:
         """Say that clocks are given back; RUN_DIR/error.txt tells us where it happened."""
         self.coordinator.drop(noted(error, self.reporter.directory))
 
-    def _feed(self, row: Sequence[Handed]) -> None:
+    def _feed(self, row: Sequence[Handed], other_writer: str) -> None:
         first = row[0]
         if first.record.evaluation:
             self._background.submit(self.coordinator.interrupted)
@@ -151,7 +154,7 @@ class Conductor:
         self._fed = first.iteration
         if not all(entry.trusted for entry in row):
             return
-        data, ran = _data(row), [timetable.at(first.iteration) for timetable in self._timetables]
+        data, ran = _data(row, other_writer), [timetable.at(first.iteration) for timetable in self._timetables]
         self._background.submit(lambda: self._advance(data, ran))
 
     def _advance(self, data: IterationData, ran: Sequence[Directive]) -> None:
@@ -212,7 +215,7 @@ class Conductor:
         return rest_of_sweep(next_iteration, wanted, swept_mhz)
 
 
-def _data(row: Sequence[Handed]) -> IterationData:
+def _data(row: Sequence[Handed], other_writer: str = "") -> IterationData:
     records = [entry.record for entry in row]
-    signals = replace(signals_of(records), disobeyed=sum(entry.disobeyed > 0 for entry in row))
+    signals = replace(signals_of(records), disobeyed=sum(entry.disobeyed > 0 for entry in row), other_writer=other_writer)
     return IterationData(records, [entry.program for entry in row], signals=signals)

@@ -6,6 +6,7 @@ its own controller. At a log interval the home rank hears what all ranks did and
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 from megatron_energy.gpus.controller import ClockController
@@ -53,6 +54,7 @@ class ControlledSession:
         conductor: on the home rank.
         settled_at_log: Megatron has waited for the GPU when it logs. If not, the last iteration is handed in one log interval later,
             so that no wait is added.
+        other_writer: asked at log intervals who else has set something of this GPU since, in words; empty: nobody.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class ControlledSession:
         timetable: Timetable,
         conductor: Conductor | None,
         settled_at_log: bool = True,
+        other_writer: Callable[[], str] = lambda: "",
     ) -> None:
         self.controller = controller
         self._exchange, self._hold, self._instruments = exchange, hold, instruments
         self._timetable, self._conductor = timetable, conductor
+        self._other_writer = other_writer
         self._kept_back = 0 if settled_at_log else 1
         self._iteration = 0  # training iterations so far
         self._serial = 0  # evaluations too
@@ -191,7 +195,7 @@ class ControlledSession:
         except Exception as error:  # noqa: BLE001 -- see above
             self.broken(f"an error in megatron-energy ({type(error).__name__}: {error})")
             entries = []
-        return Batch(entries, self._once(self._broken), self._once(self._stale), self._once(self._stopped))
+        return Batch(entries, self._once(self._broken), self._once(self._stale), self._once(self._stopped), self._other_writer())
 
     def _once(self, reason: str | None) -> str | None:
         """The reason where it was not told before."""

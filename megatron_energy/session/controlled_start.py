@@ -25,6 +25,7 @@ from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.instruments import Instruments
 from megatron_energy.session.lead import measure_switching
+from megatron_energy.session.limit_watch import LimitWatch
 from megatron_energy.session.measured_session import MeasuredSession
 from megatron_energy.session.node import fullest_node, neighbours, open_turns
 from megatron_energy.session.options import UNPLANNED, EnergyOptions
@@ -267,7 +268,9 @@ class _Opened:
             traced, self._work.events, settings, readings=self._gpu, turns=turns, on_stop=lambda why: stopped[0](why)
         )
         timetable = Timetable(opening(self._options, self._terms.clocks_mhz))
-        session = ControlledSession(self._exchange, hold, controller, instruments, timetable, conductor, self._work.settled_at_log)
+        limit = LimitWatch(lambda: self._gpu.power_limits().current_w)
+        parts = (hold, controller, instruments, timetable, conductor)
+        session = ControlledSession(self._exchange, *parts, self._work.settled_at_log, limit.changed)
         stopped.append(session.stop)
         controller.start()
         return session

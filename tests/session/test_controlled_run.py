@@ -268,6 +268,13 @@ def test_gpus_that_do_not_obey_end_the_plan(planned: Job) -> None:
     assert planned.sessions[0]._timetable.at(9).phase == "maximum"
 
 
+def test_a_power_limit_that_somebody_changes_ends_the_plan(planned: Job) -> None:
+    planned.sessions[0]._other_writer = lambda: "power limit 400 W before, now 300 W"
+    planned.iterate(3)
+    assert "set by someone else (rank 0: power limit 400 W before, now 300 W)" in planned.said[-1]
+    assert planned.sessions[1]._timetable.at(9).phase == "maximum"
+
+
 def test_the_live_switch_is_seen_at_a_log_interval(planned: Job, tmp_path: Path) -> None:
     write_control(tmp_path, "drop")
     planned.iterate(3)
