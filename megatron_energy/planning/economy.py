@@ -20,7 +20,7 @@ def economise(space: Space, state: IntArray) -> IntArray:
     problem = space.problem
     worth_j = WORTH * abs(problem.baseline_energy_j) / max(len(space.units), 1)
     latest_s = problem.deadline_s * (1 + TIME_TOLERANCE)
-    while candidates := _merged(space, state):
+    while candidates := merged(space, state):
         durations, gain = space.trials(state, candidates)
         removed = np.array([count_switches(state[space.members[c.unit]]) - count_switches(c.sequence) for c in candidates])
         loss = np.where(makespans(problem.graph, durations) <= latest_s, gain - worth_j * removed, np.inf)
@@ -31,7 +31,7 @@ def economise(space: Space, state: IntArray) -> IntArray:
     return state
 
 
-def _merged(space: Space, state: IntArray) -> list[Candidate]:
+def merged(space: Space, state: IntArray) -> list[Candidate]:
     """Every unit with one segment taken over by the one before or after."""
     found = []
     for unit in space.units:

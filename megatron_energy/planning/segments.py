@@ -2,7 +2,8 @@
 
 The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives and from a plan made of its
 prices (:mod:`megatron_energy.planning.priced_start`). Every few rounds the clocks of the best plan are chosen anew, all together
-(:mod:`megatron_energy.planning.clock_program`). With high effort, column generation
+(:mod:`megatron_energy.planning.clock_program`). Where very few switches are allowed, a plan with more of them is thinned out
+(:mod:`megatron_energy.planning.thinning`) and is one more start. With high effort, column generation
 (:mod:`megatron_energy.planning.columns`) first proves how much so few switches can save, and its mix is a second start.
 """
 
@@ -18,6 +19,7 @@ from megatron_energy.planning.economy import economise
 from megatron_energy.planning.priced_start import priced_start
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.sequences import Space
+from megatron_energy.planning.thinning import thinned
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,9 @@ LARGE = 1500
 
 PROVEN = 512
 """Vertices up to which column generation does all its rounds."""
+
+FEWEST, ENOUGH = 2, 8
+"""Switches between which a search also starts from a plan with more of them; from the latter on, prices alone lead near the best plan."""
 
 LARGEST = 4096
 """Vertices above which branch and bound takes too long."""
@@ -115,6 +120,8 @@ def few_switches(
         descent.offer(state)
     if effort.rounds:
         descent.go_on_from(priced_start(space, found), warm=len(problem.graph.vertices) >= LARGE)
+        if effort.nodes and FEWEST <= max_switches < ENOUGH:
+            descent.offer(_from_more(problem, found, max_switches, effort, lead_s=lead_s, seed=seed))
     if not effort.proof_rounds:
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
@@ -123,6 +130,13 @@ def few_switches(
     descent.start_from(proof.state)
     complete = _searched(descent, effort, effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
     return Search(economise(space, descent.best.state), proof.energy_j, complete and proof.complete)
+
+
+def _from_more(problem: Problem, found: Bound, max_switches: int, effort: Effort, *, lead_s: float, seed: int) -> IntArray:
+    """The best plan with :data:`ENOUGH` switches, thinned out."""
+    stop_at_s = time.monotonic() + effort.time_s
+    more = few_switches(problem, found, ENOUGH, replace(effort, proof_rounds=0), lead_s=lead_s, seed=seed)
+    return thinned(problem, more.clocks, ENOUGH, max_switches, found.deadline_price_w, lead_s, stop_at_s)
 
 
 def _searched(descent: Descent, effort: Effort, rounds: int, stop_at_s: float) -> bool:
