@@ -48,6 +48,7 @@ class FakeIteration:
 
     time_s: float
     signals: Signals = QUIET
+    emulated: bool = False
 
 
 @dataclass
