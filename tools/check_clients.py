@@ -18,11 +18,12 @@ STEP_S = 0.1  # of the emulated energy counter, as on the real one
 
 def measured(seconds: float) -> None:
     """Inside an emulated host: the joules of GPU 1 in one window, as each program sees them."""
+    from nvitop import Device
+    from zeus.monitor import ZeusMonitor
+
     from megatron_energy.gpus.library import open_nvml
     from megatron_energy.gpus.meter import meter_for
     from megatron_energy.gpus.nvml import NvmlGpu
-    from nvitop import Device
-    from zeus.monitor import ZeusMonitor
 
     open_nvml()
     theirs, device = ZeusMonitor(gpu_indices=[1]), Device(1)
