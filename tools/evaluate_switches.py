@@ -34,7 +34,8 @@ def searched(problem: Problem, found: Bound, switches: int, effort: str) -> Eval
     return plan
 
 
-def _segments(request: Request) -> Iterator[Update]:
+def _wanted(request: Request) -> Iterator[tuple[tuple[str, ...], str, int, Problem, Bound]]:
+    """(row, column, switches, problem, its bound) of every cell to compute; the columns of most interest first."""
     for column, switches in sorted(zip(COLUMNS, SWITCHES, strict=True), key=lambda pair: pair[1] not in (DEFAULT_SWITCHES, 4)):
         for case in SEARCH_CASES:
             for mode in case.modes:
@@ -42,10 +43,15 @@ def _segments(request: Request) -> Iterator[Update]:
                 if not request.wants(key, column):
                     continue
                 problem, found = solved(request.folder, case, mode)
-                begin_s = time.process_time()
-                plan = searched(problem, found, switches, request.effort)
-                share = 100 * plan.saved_percent / problem.saved_percent(found.energy_j)
-                yield key, {column: f"{share:.2f} ({time.process_time() - begin_s:.0f} s)"}
+                yield key, column, switches, problem, found
+
+
+def _segments(request: Request) -> Iterator[Update]:
+    for key, column, switches, problem, found in _wanted(request):
+        begin_s = time.process_time()
+        plan = searched(problem, found, switches, request.effort)
+        share = 100 * plan.saved_percent / problem.saved_percent(found.energy_j)
+        yield key, {column: f"{share:.2f} ({time.process_time() - begin_s:.0f} s)"}
 
 
 SEGMENTS = Sheet(("case", "p2p"), COLUMNS, ROWS, _segments)
@@ -53,16 +59,10 @@ SEGMENTS = Sheet(("case", "p2p"), COLUMNS, ROWS, _segments)
 
 def _limits(request: Request) -> Iterator[Update]:
     effort = Effort(rounds=1, time_s=10.0, proof_rounds=400, proof_s=request.limit_s)
-    for column, switches in sorted(zip(COLUMNS, SWITCHES, strict=True), key=lambda pair: pair[1] not in (DEFAULT_SWITCHES, 4)):
-        for case in SEARCH_CASES:
-            for mode in case.modes:
-                key = keys_of(case, mode)
-                if not request.wants(key, column):
-                    continue
-                problem, found = solved(request.folder, case, mode)
-                least_j = few_switches(problem, found, switches, effort).limit_energy_j
-                assert least_j is not None
-                yield key, {column: f"{100 * problem.saved_percent(least_j) / problem.saved_percent(found.energy_j):.2f}"}
+    for key, column, switches, problem, found in _wanted(request):
+        least_j = few_switches(problem, found, switches, effort).limit_energy_j
+        assert least_j is not None
+        yield key, {column: f"{100 * problem.saved_percent(least_j) / problem.saved_percent(found.energy_j):.2f}"}
 
 
 LIMITS = Sheet(("case", "p2p"), COLUMNS, ROWS, _limits)

@@ -15,12 +15,12 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from megatron_energy.atomic import write_whole
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.graph import Role
+from megatron_energy.planning.document import read_document
 from megatron_energy.planning.typed import build
 
 SCHEMA = "megatron-energy/graph"
@@ -113,18 +113,10 @@ def load_graph(path: str | os.PathLike[str]) -> GraphFile:
     Raises:
         UserError: no such file, no graph, another version, or what is wrong in it and where.
     """
+    wanted = f'it must be a JSON object with "schema": "{SCHEMA}"'
+    body = read_document(path, "graph", SCHEMA, VERSION, otherwise=wanted, again="write it anew")
     try:
-        body = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the graph {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is no graph: not JSON ({error})") from error
-    if not isinstance(body, Mapping) or body.get("schema") != SCHEMA:
-        raise UserError(f'{path} is no graph: it must be a JSON object with "schema": "{SCHEMA}"')
-    if body.get("version") != VERSION:
-        raise UserError(f"{path} has graph version {body.get('version')}, this release reads {VERSION}: write it anew")
-    try:
-        content = build(GraphFile, {key: value for key, value in body.items() if key not in ("schema", "version")})
+        content = build(GraphFile, body)
         _check(content)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error

@@ -1,12 +1,11 @@
 """Plans read from files."""
 
-import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from megatron_energy.errors import UserError
+from megatron_energy.planning.document import read_document
 from megatron_energy.planning.plan import LAYOUT, SCHEMA, VERSION, Plan
 from megatron_energy.planning.plan_sense import check_sense
 from megatron_energy.planning.rank_ranges import ranks_of
@@ -19,16 +18,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     Raises:
         UserError: no such file, no plan, another version, or a damaged one.
     """
-    try:
-        body = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the plan {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is no plan: not JSON ({error})") from error
-    if not isinstance(body, dict) or body.get("schema") != SCHEMA:
-        raise UserError(f"{path} is no plan: make one with `megatron-energy plan --out {path}`")
-    if body.get("version") != VERSION:
-        raise UserError(f"{path} has plan version {body.get('version')}, this release reads {VERSION}: make the plan again")
+    make = f"make one with `megatron-energy plan --out {path}`"
+    body = read_document(path, "plan", SCHEMA, VERSION, otherwise=make, again="make the plan again")
     try:
         return _parsed(body)
     except (ValueError, UserError) as error:
@@ -36,7 +27,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def _parsed(body: Mapping[str, Any]) -> Plan:
-    plan = build(Plan, {key: value for key, value in body.items() if key not in ("schema", "version")})
+    plan = build(Plan, body)
     stages = sorted({u.stage for u in plan.units} if plan.by_rank else [u.stage for u in plan.units])
     if stages != list(range(plan.schedule.stages)) or not all(u.segments for u in plan.units):
         raise ValueError("units: not one list of segments per stage")
