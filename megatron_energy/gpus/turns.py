@@ -39,8 +39,7 @@ class NodeTurns:
         self._slot, self._clock, self._sleep = slot, clock, sleep
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(descriptor).st_size < slots * _BYTES:
-                os.ftruncate(descriptor, slots * _BYTES)
+            os.posix_fallocate(descriptor, 0, slots * _BYTES)  # never shortens what another process has made longer just now
             self._until_s = memoryview(mmap.mmap(descriptor, slots * _BYTES)).cast("d")
         finally:
             os.close(descriptor)

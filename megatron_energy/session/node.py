@@ -31,7 +31,8 @@ def open_turns(exchange: Exchange, facts: JobFacts) -> NodeTurns | None:
     """
     token = exchange.broadcast(secrets.token_hex(8))
     folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-    path, mine = folder / f"megatron-energy-{token}", neighbours(facts, exchange.rank)
+    mine = neighbours(facts, exchange.rank)
+    path = folder / f"megatron-energy-{token}-{mine[0]}"  # by node: virtual ones on one host share its memory
     turns = None
     with suppress(OSError):
         turns = NodeTurns(path, mine.index(exchange.rank), len(mine))

@@ -79,3 +79,10 @@ def test_the_file_is_private_and_slots_are_checked(tmp_path: Path) -> None:
     assert (tmp_path / "turns").stat().st_size == 64
     with pytest.raises(ValueError, match="slot 8 of 8"):
         NodeTurns(tmp_path / "turns", 8, 8)
+
+
+def test_a_process_that_needs_less_room_does_not_shorten_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "turns"
+    NodeTurns(path, 2, 3)
+    NodeTurns(path, 0, 1)
+    assert path.stat().st_size == 3 * 8

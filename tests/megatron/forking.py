@@ -1,5 +1,6 @@
 """A launcher's parent process for tests: a small program without torch that forks ranks."""
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -49,7 +50,12 @@ class Parent:
     def start(self, body: str, count: int = 3, world: int | None = None, first: int = 0) -> subprocess.Popen[str]:
         source = PARENT.format(count=count, world=world or count, first=first, body=textwrap.indent(textwrap.dedent(body), "    "))
         return subprocess.Popen(
-            [sys.executable, "-c", source, self.logs], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", source, self.logs],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     def run(self, body: str, count: int = 3, world: int | None = None, first: int = 0) -> tuple[int, str, str]:
