@@ -41,11 +41,17 @@ def refusal(config: Any, call: Mapping[str, Any]) -> str | None:
     if getattr(config, "hybrid_context_parallel", False):
         return HYBRID_CONTEXT
     communicator = call.get("p2p_communicator")
-    if communicator is not None and not hasattr(communicator, "pp_group"):
+    if (communicator is not None and not hasattr(communicator, "pp_group")) or _several_pipelines():
         return MULTI_MODULE
     if getattr(config, "variable_seq_lengths", False) or getattr(config, "mtp_standalone", False):
         return VARIABLE_LENGTHS
     return None
+
+
+def _several_pipelines() -> bool:
+    """Whether this rank is in several pipelines: up to 0.13, an encoder with its own tensor parallelism can have that."""
+    groups = sys.modules.get("megatron.core.parallel_state")
+    return isinstance(getattr(groups, "_PIPELINE_MODEL_PARALLEL_GROUP", None), list)
 
 
 def facts(config: Any, models: Sequence[Any], call: Mapping[str, Any]) -> RankFacts:
@@ -83,6 +89,7 @@ def facts(config: Any, models: Sequence[Any], call: Mapping[str, Any]) -> RankFa
         node=os.environ.get("SLURMD_NODENAME") or platform.node(),
         local_rank=int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))),
         iterations=_iterations(),
+        ramp_up=_ramps_up(_training_arguments()),
     )
 
 
@@ -142,9 +149,19 @@ def _word(value: Any) -> str:
 
 def _iterations() -> int:
     """How many iterations megatron.training is going to run, from where a checkpoint left off; 0: not told."""
-    args = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
+    args = _training_arguments()
     total, done = getattr(args, "train_iters", None), getattr(args, "iteration", None)
     return max(int(total) - int(done or 0), 0) if total is not None else 0
+
+
+def _training_arguments() -> Any:
+    """megatron.training's arguments, where a script uses it; None elsewhere."""
+    return getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
+
+
+def _ramps_up(arguments: Any) -> bool:
+    """Whether the batch size is going to change: --rampup-batch-size, from 0.19 on --step-batch-size-schedule."""
+    return any(getattr(arguments, name, None) for name in ("rampup_batch_size", "step_batch_size_schedule"))
 
 
 def core_version(told: str) -> str:

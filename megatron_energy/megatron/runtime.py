@@ -57,12 +57,17 @@ class EnergyRuntime:
         self._said = False
 
     def on_schedule(self, facts: RankFacts) -> None:
-        """First schedule call: the session starts. Later ones with other sizes: clocks go to maximum."""
+        """First schedule call: the session starts. Later ones with other sizes: clocks go to maximum, with another number of microbatches
+        until there is a plan for that.
+        """
         before, self._facts = self._facts, facts
         if before is None:
             self._session = _session(self.options, facts, self.recorder)
         elif self._session is not None:
-            self._session.stale(f"{_changes(before, facts)} during the run")
+            if dataclasses.replace(before, microbatches=facts.microbatches) == facts:  # a batch size ramp-up
+                self._session.resized(facts.microbatches)
+            else:
+                self._session.stale(f"{_changes(before, facts)} during the run")
             self.requests, self.evaluation_requests = self._session.requests, self._session.evaluation_requests
 
     def on_iteration(self, program: Program, evaluation: bool) -> None:

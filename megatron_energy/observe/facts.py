@@ -20,6 +20,7 @@ class PlanFacts:
         plan_policy: how the plan was made, where that is not ``policy``: of a dry run, or of a plan that was given.
         expected_saved_percent, expected_slowdown_percent: what the plan expects against the replayed baseline.
         off_reason: why clocks were given back.
+        microbatches: per iteration, where the report is about the iterations with this number only; None: about all.
         counter_step_s: time between two steps of the energy counter.
         too_short: what to do where iterations are too short for the counter, as a sentence.
     """
@@ -37,6 +38,7 @@ class PlanFacts:
     expected_saved_percent: float | None = None
     expected_slowdown_percent: float | None = None
     off_reason: str | None = None
+    microbatches: int | None = None
     counter_step_s: float = COUNTER_STEP_S
     too_short: str = "Train more iterations."
 

@@ -25,6 +25,8 @@ def sentences(report: Report) -> list[str]:
     if report.planned_iterations and facts.off_reason is not None:
         lines.append(f"Maximum clocks at the end: {facts.off_reason}.")
     lines.append(_iterations(report))
+    if facts.microbatches is not None:
+        lines.append(f"The number of microbatches changed during the run: figures are of the last iterations, with {facts.microbatches}.")
     if report.windows.drift_percent is not None:
         drift = f"{figure(report.windows.drift_percent, '+.2f', '%')} in time{_emulated(report)}"
         count = report.windows.baseline_windows

@@ -24,6 +24,12 @@ LOCK = "lock"
 RECORDS = (ITERATIONS, "summary.json", "plan.json", "profile.csv", "timeline.png", "trace.json", "error.txt")
 """What a run writes into RUN_DIR itself, to be set aside by the next one."""
 
+
+def plan_of(microbatches: int | str) -> str:
+    """Name of the file that keeps a plan after the number of microbatches per iteration has changed from that one to another."""
+    return f"plan-{microbatches}-microbatches.json"
+
+
 _ASIDE = re.compile(r"run-([1-9][0-9]*)")
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES, errno.EAGAIN)
 
@@ -49,7 +55,8 @@ def set_aside(run_dir: Path, in_use: Collection[str | os.PathLike[str]] = ()) ->
     Raises:
         UserError: they cannot be moved.
     """
-    found = [path for name in RECORDS if (path := run_dir / name).is_file() and (name != ITERATIONS or is_journal(path))]
+    names = [*RECORDS, *sorted(path.name for path in run_dir.glob(plan_of("[0-9]*")))]
+    found = [path for name in names if (path := run_dir / name).is_file() and (name != ITERATIONS or is_journal(path))]
     if not found:
         return None
     taken = earlier_runs(run_dir)

@@ -37,6 +37,7 @@ class Handed:
         iteration: number among the training iterations, from 1 on; of an evaluation, that of the training iteration before it.
         program: what the rank did; empty where nobody will ask.
         trusted: the rank followed its timetable, and the record tells what happened.
+        other_size: it had another number of microbatches than the iterations that the timetable is for.
         disobeyed: times that its GPU was seen at another clock than asked for, without a reason.
     """
 
@@ -45,6 +46,7 @@ class Handed:
     iteration: int
     program: Program = field(default_factory=list)
     trusted: bool = True
+    other_size: bool = False
     disobeyed: int = 0
 
 
@@ -57,6 +59,7 @@ class Batch:
         broken: why iterations could not be recorded.
         stale: why the plan no longer fits what runs.
         stopped: why this rank alone runs at maximum clocks.
+        microbatches: of its iterations from now on, where the timetable is for another number; told until that has been answered.
         other_writer: who else has set something of its GPU since the last time, in words; empty: nobody.
     """
 
@@ -64,6 +67,7 @@ class Batch:
     broken: str | None = None
     stale: str | None = None
     stopped: str | None = None
+    microbatches: int | None = None
     other_writer: str = ""
 
 
@@ -90,6 +94,8 @@ class Conductor:
         self._written: PlannedRun | None = None
         self._plans: dict[int, PlannedRun] = {}  # by version; of those that timetables name
         self._evaluated = False  # right before the next iteration that is reported
+        self._resizing: int | None = None  # microbatches that the coordinator has been told of, until that is answered
+        self.answered: int | None = None  # microbatches that the entries of the last :meth:`take` are for, where ranks had asked
 
     def take(self, batches: Sequence[Batch], next_iteration: int, patience_s: float = PATIENCE_S) -> list[list[Entry]] | None:
         """Take in what the ranks hand in.
@@ -108,16 +114,26 @@ class Conductor:
         other_writer = next((f"rank {rank}: {batch.other_writer}" for rank, batch in enumerate(batches) if batch.other_writer), "")
         for row in rows:
             self._feed(row, other_writer)
+        if any(batch.microbatches is not None for batch in batches):
+            self._background.idle(patience_s)
+            self._report_all(rows)  # while the findings are of their size
+            rows = []
         self._hear(batches)
         self._background.submit(self.coordinator.look_at_control)  # whatever iterations have told
         idle = self._background.idle(patience_s)
-        for row in rows:
-            self._report(row)
+        self._report_all(rows)
         planned = self.coordinator.findings.planned
         if idle and planned is not None and planned is not self._written:  # the guard may put another one in force
             self._written = self._plans[planned.version] = planned
             self.reporter.plan_made()
-        return self._changed(next_iteration) if idle else None
+        if not idle:
+            return None
+        self.answered, self._resizing = self._resizing, None
+        return self._changed(next_iteration, even_if_same=self.answered is not None)
+
+    def _report_all(self, rows: Sequence[list[Handed]]) -> None:
+        for row in rows:
+            self._report(row)
 
     def _complete_rows(self) -> list[list[Handed]]:
         """The iterations that all ranks have handed in; those that a rank has lost are left out."""
@@ -171,10 +187,18 @@ class Conductor:
                 self._background.submit(partial(self._no_plan_without, rank, batch.stopped))
         stale = next((batch.stale for batch in batches if batch.stale is not None), None)
         broken = next((f"rank {rank}: {batch.broken}" for rank, batch in enumerate(batches) if batch.broken is not None), None)
+        resized = next((batch.microbatches for batch in batches if batch.microbatches is not None), None)
+        if resized is not None and resized != self._resizing:
+            self._resizing = resized
+            self._background.submit(partial(self._resized, resized))
         if stale is not None:
             self._background.submit(lambda: self.coordinator.drop(stale, comparable=False))
         if broken is not None:
             self._background.submit(lambda: self.coordinator.drop(broken))
+
+    def _resized(self, microbatches: int) -> None:
+        if self.coordinator.resized(microbatches):
+            self.reporter.start_over(microbatches)
 
     def _no_plan_without(self, rank: int, reason: str) -> None:
         """A rank that follows no sweep teaches nothing: where there is no plan so far, none is waited for."""
@@ -188,16 +212,17 @@ class Conductor:
         if phase == "planned" and not trusted:
             phase = "maximum"
         number, findings = data.records[0].iteration, self.coordinator.findings
-        of_same_sizes = findings.comparable or trusted  # from the first iteration of other sizes on, none is trusted
+        # From the first iteration of other sizes on, none is trusted.
+        of_same_sizes = (findings.comparable or trusted) and not any(entry.other_size for entry in row)
         standing = Standing(of_same_sizes and not self._evaluated, self._plans.get(directive.plan_version))
         self._evaluated = phase == "evaluation"
         energies_j = [record.energy_j for record in data.records]
         self.reporter.add(summarise(number, phase, data.records, energies_j, self._uuids, self._facts, findings, standing), data)
 
-    def _changed(self, next_iteration: int) -> list[list[Entry]] | None:
+    def _changed(self, next_iteration: int, even_if_same: bool = False) -> list[list[Entry]] | None:
         wanted = self.coordinator.directives
         after_fed = [timetable.at(self._fed + 1) for timetable in self._timetables]
-        if all(map(same_run, after_fed, wanted)):
+        if not even_if_same and all(map(same_run, after_fed, wanted)):
             return None
         changes = [self._entries(next_iteration, rank, directive) for rank, directive in enumerate(wanted)]
         for timetable, entries in zip(self._timetables, changes, strict=True):
@@ -208,6 +233,8 @@ class Conductor:
         planned = self.coordinator.findings.planned
         if wanted.phase == "baseline" and planned is not None:
             return baseline_window(next_iteration, wanted, planned.activation(rank))
+        if wanted.phase == "baseline" and wanted.requests:  # the clocks are given back once
+            return [(next_iteration, wanted), (next_iteration + 1, Directive("baseline"))]
         if wanted.phase != "sweep":
             return [(next_iteration, wanted)]
         held_mhz = held_clocks_mhz(self.coordinator.findings.baseline[-1].records)

@@ -37,6 +37,7 @@ class _Pending(NamedTuple):
     directive: Directive
     program: Program
     trusted: bool
+    other_size: bool
     requests: int
     late_raises: int
     disobeyed: int
@@ -81,6 +82,7 @@ class ControlledSession:
         self._broken: str | None = None
         self._stale: str | None = None
         self._stopped: str | None = None
+        self._microbatches: int | None = None  # where the timetable is for another number
         self._told: set[str] = set()
         self._exchanging = True
 
@@ -97,7 +99,7 @@ class ControlledSession:
     @property
     def _alone(self) -> bool:
         """Whether this rank has left its timetable for maximum clocks."""
-        return (self._broken or self._stale or self._stopped) is not None
+        return (self._broken or self._stale or self._stopped or self._microbatches) is not None
 
     def mark(self, point: TransitionPoint) -> None:
         """A point of Megatron's schedule is being enqueued."""
@@ -120,6 +122,11 @@ class ControlledSession:
             self._stale = reason
             self._to_maximum()
 
+    def resized(self, microbatches: int) -> None:
+        """Iterations have another number of microbatches from now on; at a log interval a timetable for these is asked for."""
+        self._microbatches = microbatches
+        self._to_maximum()
+
     def stop(self, reason: str) -> None:
         """This rank's clocks cannot be controlled any more, so it runs at maximum clocks alone. From any thread."""
         if self._stopped is None:
@@ -141,7 +148,7 @@ class ControlledSession:
 
     def _note(self, number: int, program: Program, evaluation: bool) -> None:
         directive = self._timetable.at(self._iteration) if self._iteration else Directive("baseline")
-        trusted = (self._broken or self._stale) is None and (self._stopped is None or directive.phase != "sweep")
+        trusted = (self._broken or self._stale or self._microbatches) is None and (self._stopped is None or directive.phase != "sweep")
         ended = self._instruments.end(number, evaluation)
         if self._instruments.failed:
             self.stop(f"its GPU's events failed: {self._instruments.failed}")
@@ -150,7 +157,8 @@ class ControlledSession:
         new = (counts.issued - before.issued, counts.late_raises - before.late_raises, counts.disobeyed - before.disobeyed)
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
         if self._exchanging:  # otherwise nobody will ask
-            self._pending.append(_Pending(self._serial, ended, self._iteration, directive, kept, trusted, *new))
+            other_size = self._microbatches is not None
+            self._pending.append(_Pending(self._serial, ended, self._iteration, directive, kept, trusted, other_size, *new))
 
     def log(self, iteration: int, writer: object) -> None:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
@@ -172,9 +180,12 @@ class ControlledSession:
             replies = self._conducted(self._conductor, gathered, iteration, writer)
         at_home = self._exchange.rank == self._exchange.home
         nothing: list[list[Entry] | None] = [None] * self._exchange.world_size
-        reply = self._exchange.scatter((replies or nothing) if at_home else None)
-        if reply is not None:
-            self._timetable.change(reply)
+        answered = self._conductor.answered if self._conductor is not None else None
+        entries, answered = self._exchange.scatter([(reply, answered) for reply in replies or nothing] if at_home else None)
+        if entries is not None:
+            self._timetable.change(entries)
+        if answered == self._microbatches:
+            self._microbatches = None
 
     def _conducted(self, conductor: Conductor, gathered: list[Batch], iteration: int, writer: object) -> list[list[Entry]] | None:
         """A defect of ours ends the plan, not the training: the other ranks wait for an answer."""
@@ -195,7 +206,8 @@ class ControlledSession:
         except Exception as error:  # noqa: BLE001 -- see above
             self.broken(f"an error in megatron-energy ({type(error).__name__}: {error})")
             entries = []
-        return Batch(entries, self._once(self._broken), self._once(self._stale), self._once(self._stopped), self._other_writer())
+        reasons = (self._once(self._broken), self._once(self._stale), self._once(self._stopped))
+        return Batch(entries, *reasons, self._microbatches, self._other_writer())
 
     def _once(self, reason: str | None) -> str | None:
         """The reason where it was not told before."""
@@ -207,7 +219,7 @@ class ControlledSession:
     def _entry(self, pending: _Pending, record: RankIteration) -> Handed:
         counted = dataclasses.replace(record, requests=pending.requests, late_raises=pending.late_raises)
         kept = counted if self._is_wanted_in_full(pending) else thinned(counted)
-        return Handed(pending.serial, kept, pending.iteration, pending.program, pending.trusted, pending.disobeyed)
+        return Handed(pending.serial, kept, pending.iteration, pending.program, pending.trusted, pending.other_size, pending.disobeyed)
 
     def _is_wanted_in_full(self, pending: _Pending) -> bool:
         if pending.ended.evaluation or pending.directive.phase not in ("baseline", "sweep", "planned"):

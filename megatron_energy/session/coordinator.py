@@ -42,7 +42,8 @@ class Coordinator:
         self._control = Control(options.run_dir, say)
         self._held: Directive | None = None  # while the live switch keeps the job at maximum clocks; the course waits
         self._seen = 0  # iterations
-        self._course = self._run()
+        self._sizes = 1  # different numbers of microbatches so far
+        self._course = self._run() if self._fits_given_plan else self._waiting()
         self._next = next(self._course)
         self._known_short = 0 < facts.any.iterations <= self.needed and self._planless
         if self._known_short:
@@ -104,7 +105,7 @@ class Coordinator:
     @property
     def needed(self) -> int:
         """Iterations before the first one under a plan; nothing is swept where a plan or a profile is given."""
-        given = self.options.plan is not None or self.options.profile is not None
+        given = (self.options.plan or self.options.profile or self.findings.profile) is not None
         return 1 + self.options.baseline_iterations + (0 if given else ITERATIONS_PER_CLOCK * self._sweep_clocks)
 
     @property
@@ -122,13 +123,15 @@ class Coordinator:
     @property
     def _planless(self) -> bool:
         """Whether there is no plan yet, but would be one later."""
-        return self.findings.planned is None and self.findings.off_reason is None and self.options.policy not in UNPLANNED
+        due = self.options.policy not in UNPLANNED and self._fits_given_plan
+        return due and self.findings.planned is None and self.findings.off_reason is None
 
     def finish(self) -> None:
         """The run is over: say what it was too short for. Nothing is said of a run in which no iteration ended."""
         if self._seen and self._planless and not self._known_short:
             more = max(self.needed + 1 - self._seen, 1)
-            self.say(f"no plan came into force: {more} more iteration{'s' if more > 1 else ''} needed, {self._needs}")
+            which = f" for {self.facts.any.microbatches} microbatches" if self._sizes > 1 else ""
+            self.say(f"no plan{which} came into force: {more} more iteration{'s' if more > 1 else ''} needed, {self._needs}")
 
     def drop(self, reason: str, *, comparable: bool = True) -> None:
         """Give the clocks back for the rest of the run; said once, whatever else goes wrong later.
@@ -148,6 +151,46 @@ class Coordinator:
         self._course = self._maximum(reason)
         self._next = next(self._course)
 
+    def resized(self, microbatches: int) -> bool:
+        """The iterations from now on have so many microbatches (a batch size ramp-up), so they need a baseline and a plan of their own.
+
+        What was learned of single operations holds for any number of them. A given plan is for one number: the clocks stay at maximum
+        until it comes (again).
+
+        Returns:
+            Whether the course begins anew.
+        """
+        before = self.facts.any.microbatches
+        if microbatches == before:  # it was another one for a while, and ranks went to maximum clocks
+            self._activate_again()
+            return False
+        if self.options.policy in UNPLANNED:
+            self.drop(f"microbatches changed from {before} to {microbatches} during the run", comparable=False)
+        if self.findings.off_reason is not None:
+            self.findings.comparable = False
+            return False
+        told = self.findings.planned is not None or self._sizes == 1
+        self.facts = self.planner.facts = self.facts.with_microbatches(microbatches)
+        self._sizes, self._seen = self._sizes + 1, 0
+        self.findings.start_over()
+        self._course.close()
+        if told and self._fits_given_plan:
+            self.say(f"microbatches changed from {before} to {microbatches}: a new baseline at maximum clocks, then a plan for these")
+        self._course = self._run() if self._fits_given_plan else self._waiting()
+        next(self._course)
+        self._next = constant_clock("baseline" if self._fits_given_plan else "maximum", 0)
+        return True
+
+    @property
+    def _fits_given_plan(self) -> bool:
+        """Whether a given plan is for the number of microbatches that the iterations have now; where none is given, one is made."""
+        return self.options.plan is None or self.planner.microbatches_of_given_plan() == self.facts.any.microbatches
+
+    def _waiting(self) -> Course:
+        needed, now = self.planner.microbatches_of_given_plan(), self.facts.any.microbatches
+        self.say(f"maximum clocks while iterations have {now} microbatches: the plan {self.options.plan} is for {needed}")
+        yield from self._forever(Directive("maximum"))
+
     def _run(self) -> Course:
         yield from self._collect("baseline", 1)  # the first iteration of a run is longer: caches, buffers, autotuning
         window = yield from self._collect("baseline", self.options.baseline_iterations)
@@ -157,7 +200,7 @@ class Coordinator:
         try:
             if not self.findings.baseline:
                 raise LearningError(ALL_AFTER_EVALUATIONS)
-            planned = yield from self._plan()
+            planned = self._numbered((yield from self._plan()))
         except (LearningError, ScheduleMismatch, UserError) as error:
             yield from self._maximum(str(error))
             return
@@ -179,7 +222,7 @@ class Coordinator:
         given = self.planner.given_plan(schedule, measured)
         if given is not None:
             return given
-        profile = self.planner.given_profile()
+        profile = self.planner.given_profile() or self.findings.profile
         if profile is None:
             sweep = {max(self.clocks_mhz): [i.records for i in self.findings.baseline]}
             for clock in sweep_clocks_mhz(self.clocks_mhz, self.options.sweep_clocks, held_clocks_mhz(last.records)):
@@ -189,6 +232,10 @@ class Coordinator:
             profile = learn_profile(sweep, self.facts.stage_of_rank, transfer_time_s(last.records), self.planner.provenance())
         self.findings.profile = self.planner.calibrated(schedule, profile, measured)
         return self.planner.plan(schedule, self.findings.profile)
+
+    def _numbered(self, planned: PlannedRun) -> PlannedRun:
+        """With a version of its own: every number of microbatches has a plan and possibly a safer one."""
+        return planned if self._sizes == 1 else replace(planned, version=2 * self._sizes - 1)
 
     def _safer(self, planned: PlannedRun) -> PlannedRun | None:
         return self.planner.safer(planned, self.findings.profile)

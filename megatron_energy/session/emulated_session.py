@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from megatron_energy.emulation.settle import SettleError
 from megatron_energy.errors import UserError
@@ -11,7 +11,7 @@ from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.defects import noted
-from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
+from megatron_energy.session.directive import Directive, TransitionPoint, constant_clock, evaluation_requests
 from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
@@ -23,6 +23,8 @@ from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.signals import signals_of
 from megatron_energy.session.summaries import Standing, summarise
 
+Told = TypeVar("Told", str, int)
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -32,11 +34,13 @@ class Recorded:
         program: what it did.
         broken: why the program cannot be trusted; None: it can.
         stale: why the plan no longer fits what runs; None: it does.
+        microbatches: of this iteration and those to come, where there were others before; None: nothing has changed.
     """
 
     program: Program
     broken: str | None = None
     stale: str | None = None
+    microbatches: int | None = None
 
 
 class Home:
@@ -66,14 +70,17 @@ class Home:
         """
         broken = _first(f"rank {rank}: {r.broken}" for rank, r in enumerate(recorded) if r.broken is not None)
         stale = _first(r.stale for r in recorded if r.stale is not None)
+        resized = _first(r.microbatches for r in recorded if r.microbatches is not None)
         data = None if broken else self._settled([r.program for r in recorded], iteration, evaluation)
         if stale is not None:
             self.coordinator.drop(stale, comparable=False)
+        if resized is not None and self.coordinator.resized(resized):
+            self.reporter.start_over(resized)
         if broken is not None:
             self.coordinator.drop(f"{broken} (such iterations have no figures)")
         if evaluation:
             self.coordinator.interrupted()
-        elif data is not None and not (broken or stale):
+        elif data is not None and not (broken or stale or resized):
             self.coordinator.advance(data)
         planned = self.coordinator.findings.planned
         if planned is not None and planned is not self._written:  # the guard may put another one in force
@@ -113,7 +120,7 @@ class Home:
         return [Advance.of(gpu, self.settler.workload.gpu.sm_clock_max_mhz) for gpu in self.settler.gpus]
 
 
-def _first(reasons: Iterable[str | None]) -> str | None:
+def _first(reasons: Iterable[Told]) -> Told | None:
     return next(iter(reasons), None)
 
 
@@ -142,6 +149,7 @@ class EmulatedSession:
         self._directive: Directive = Directive("baseline")
         self._broken: str | None = None
         self._stale: str | None = None
+        self._microbatches: int | None = None
         self._evaluated = False  # right before the running iteration
 
     def _at_home(self, options: EnergyOptions, job: JobFacts, say: Callable[[str], None]) -> Home | None:
@@ -174,11 +182,22 @@ class EmulatedSession:
     def stale(self, reason: str) -> None:
         """What runs from now on is not what the plan was made for, nor what the baseline measured."""
         self._stale = self._stale or reason
+        self._to_maximum()
+
+    def resized(self, microbatches: int) -> None:
+        """Iterations have another number of microbatches from now on."""
+        self._microbatches = microbatches
+        self._to_maximum()
+
+    def _to_maximum(self) -> None:
+        """At once: what was handed out is for another iteration than the one that begins. All ranks see it in the same one."""
+        if self._directive.phase in ("sweep", "planned"):
+            self._directive = constant_clock("maximum", 0)
 
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """An iteration has ended on this rank; returns when all ranks know what comes next."""
-        gathered = self._exchange.gather(Recorded(program, self._broken, self._stale))
-        self._broken = self._stale = None
+        gathered = self._exchange.gather(Recorded(program, self._broken, self._stale, self._microbatches))
+        self._broken = self._stale = self._microbatches = None
         outgoing, data, before, planned = None, None, self._directive, None
         if self._home is not None and gathered is not None:
             planned = self._home.coordinator.findings.planned  # known before it comes into force, and another one may follow

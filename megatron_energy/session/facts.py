@@ -27,6 +27,7 @@ class RankFacts:
         node: host name of the rank's node (SLURMD_NODENAME where set).
         local_rank: index of the rank on its node.
         iterations: training iterations that this run will do; 0 where Megatron's training loop does not tell.
+        ramp_up: Megatron will change the number of microbatches during the run (a batch size ramp-up).
     """
 
     rank: int
@@ -58,6 +59,7 @@ class RankFacts:
     node: str = "localhost"
     local_rank: int = 0
     iterations: int = field(default=0, compare=False)
+    ramp_up: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class JobFacts:
         """Number of ranks."""
         return len(self.ranks)
 
+    def with_microbatches(self, microbatches: int) -> "JobFacts":
+        """The same job with another number of microbatches per iteration."""
+        return JobFacts(tuple(dataclasses.replace(rank, microbatches=microbatches) for rank in self.ranks))
+
     @property
     def stage_of_rank(self) -> list[int]:
         """Pipeline stage by rank."""
@@ -87,9 +93,9 @@ class JobFacts:
         return self.any.tensor * self.any.context
 
     def schedule(self, p2p: str = "ideal", warmup_flush: bool | None = None) -> Schedule:
-        """The pipeline schedule, in a given communication mode."""
+        """The pipeline schedule, in a given communication mode; only overlapped ones of several chunks have a warm-up flush."""
         a = self.any
-        flush = a.warmup_flush if warmup_flush is None else warmup_flush
+        flush = (a.warmup_flush if warmup_flush is None else warmup_flush) and a.chunks > 1 and p2p in ("overlap", "overlap-wait")
         group = a.group_size if a.chunks > 1 else None
         return Schedule(a.pipeline, a.microbatches, a.chunks, group, p2p, flush)  # type: ignore[arg-type]
 

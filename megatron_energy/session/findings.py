@@ -55,6 +55,10 @@ class Findings:
     off_reason: str | None = None  # why clocks stay at maximum, where they do
     comparable: bool = True  # iterations are still what the baseline measured
 
+    def start_over(self) -> None:
+        """Iterations are of another length from here on. What was learned of single operations stays true."""
+        self.baseline, self.windows, self.planned = [], BaselineWindows(), None
+
     @property
     def baseline_time_s(self) -> float | None:
         """Mean iteration time of the baseline window."""

@@ -109,6 +109,9 @@ class MeasuredSession:
     def stale(self, reason: str) -> None:
         """No plan can become stale here."""
 
+    def resized(self, microbatches: int) -> None:
+        """Energy is measured whatever an iteration holds."""
+
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """Read the counter at the end of an iteration. Megatron's own global norm has made the host wait for the GPU here."""
         now_s = self._clock()

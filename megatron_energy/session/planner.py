@@ -11,7 +11,7 @@ from megatron_energy.errors import UserError
 from megatron_energy.gpus.library import is_emulated
 from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.graph import Graph
-from megatron_energy.pipeline.match import first_difference, match, mode_of
+from megatron_energy.pipeline.match import first_difference, match, possible_modes
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.assemble import Purpose, assemble
 from megatron_energy.planning.plan import Plan, check_plan
@@ -100,10 +100,11 @@ class Planner:
                 this pipeline needs, or was measured elsewhere; options contradict a given plan.
         """
         a = self.facts.any
-        mode = mode_of(a.core_version, overlap_p2p_comm=a.overlap_p2p, deallocate_pipeline_outputs=a.deallocate_outputs)
+        modes = possible_modes(overlap_p2p_comm=a.overlap_p2p, deallocate_pipeline_outputs=a.deallocate_outputs)
         if self.options.plan is not None:
             plan = load_plan(self.options.plan)
-            likely = self.facts.schedule(mode if a.chunks > 1 else plan.schedule.p2p)
+            facts = self.facts.with_microbatches(plan.schedule.microbatches) if a.ramp_up else self.facts
+            likely = facts.schedule(plan.schedule.p2p if a.chunks == 1 or plan.schedule.p2p in modes else modes[0])
             check_plan(plan, self.layout, likely, self.fingerprint)
             check_options(self.options, plan)
             check_requests(plan, self.here)
@@ -113,7 +114,7 @@ class Planner:
         if profile is not None:
             check_sizes(profile, a.pipeline, a.chunks)
             check_origin(profile, self.here)
-            self._problem(self.facts.schedule(mode), profile)
+            self._problem(self.facts.schedule(modes[0]), profile)
 
     def schedule(self, programs: Sequence[Program]) -> Schedule:
         """The schedule with the communication mode that the ranks' programs show.
@@ -148,6 +149,10 @@ class Planner:
         unexplained = check_baseline(f"the plan {self.options.plan}", expected, measured)
         self.say(f"plan {self.options.plan}: {_expectation(plan, self.emulated)}; {unexplained}")
         return PlannedRun(plan, self.facts.stage_of_rank)
+
+    def microbatches_of_given_plan(self) -> int | None:
+        """Microbatches per iteration that the user's plan is for; None: there is no such plan."""
+        return load_plan(self.options.plan).schedule.microbatches if self.options.plan is not None else None
 
     def given_profile(self) -> Profile | None:
         """The user's profile, if there is one."""

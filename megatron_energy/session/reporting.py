@@ -1,5 +1,6 @@
 """Everything that a run leaves behind for people: journal, TensorBoard, time line, report. On the home rank only."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from megatron_energy.observe.phases import Phases, Windows
 from megatron_energy.observe.plan_text import PlannedGpus, plan_markdown
 from megatron_energy.observe.report import Report, build_report
 from megatron_energy.observe.resolution import COUNTER_STEP_S
-from megatron_energy.observe.run_directory import RunLock, set_aside
+from megatron_energy.observe.run_directory import RunLock, plan_of, set_aside
 from megatron_energy.observe.tensorboard import TensorBoardLog, Writer
 from megatron_energy.records.summary import IterationSummary
 from megatron_energy.session.drawing import Drawing
@@ -66,6 +67,8 @@ class Reporter:
         self._text_pending = False
         self._unwritable = False
         self._plan_written = self._timeline_written = False
+        self._planned_microbatches = 0
+        self._microbatches: int | None = None  # of the iterations that the report is about, where there were others
 
     def _set_aside(self) -> None:
         o = self.options
@@ -86,6 +89,20 @@ class Reporter:
         if self._drawn is None and settled and summary.phase == "planned" and any(r.spans for r in data.records):
             self._drawn = data
 
+    def start_over(self, microbatches: int) -> None:
+        """Iterations have another number of microbatches from here on: the report and the picture are about these. Records go on."""
+        self._keep_plan()
+        self._microbatches, self._drawn, self._iterations_drawn = microbatches, None, 0
+        before, self._phases = self._phases, Phases(planless=self.options.policy in UNPLANNED)
+        self._phases.emulated = before.emulated
+
+    def _keep_plan(self) -> None:
+        """The plan for the former number, which the next one will not replace."""
+        if self._plan_written:
+            kept = self.directory / plan_of(self._planned_microbatches)
+            self._writing(lambda: os.replace(self.directory / "plan.json", kept))
+            self._plan_written = False
+
     def plan_made(self) -> None:
         """The plan stands: it is written down, with the profile it was made from."""
         from megatron_energy.profiles.files import save_profile
@@ -93,6 +110,7 @@ class Reporter:
         planned, profile = self.findings.planned, self.findings.profile
         if planned is not None:
             self._plan_written = self._writing(lambda: planned.save(self.directory / "plan.json"))
+            self._planned_microbatches = planned.plan.schedule.microbatches
             self._text_pending = True
         if profile is not None:
             self._writing(lambda: save_profile(profile, self.directory / "profile.csv"))
@@ -154,6 +172,7 @@ class Reporter:
             expected_slowdown_percent=expected.slowdown_percent if expected else None,
             off_reason=None if o.policy in UNPLANNED else self.findings.off_reason,
             counter_step_s=self._counter_step_s,
+            microbatches=self._microbatches,
             too_short=TOO_SMALL if o.device == "emulated" and o.emulated_model is None else TOO_FEW,
         )
 

@@ -36,6 +36,9 @@ class Session:
 
     broken = stale
 
+    def resized(self, microbatches: int) -> None:
+        self.told.append(("resized", microbatches))
+
     def log(self, iteration: int, writer: Any) -> None:
         self.told.append(("log", iteration, writer))
 
@@ -71,6 +74,13 @@ def test_changed_facts_are_named(energy: runtime.EnergyRuntime, session: Session
         "microbatches changed from 8 to 16, sequence_length changed from 0 to 32 during the run",
         "microbatches changed from 16 to 8, sequence_length changed from 32 to 0 during the run",
     ]
+
+
+def test_another_number_of_microbatches_is_a_ramp_up(energy: runtime.EnergyRuntime, session: Session) -> None:
+    energy.on_schedule(FACTS)
+    energy.on_schedule(replace(FACTS, microbatches=16))
+    assert session.told == [("resized", 16)]
+    assert energy.requests == session.requests, "what was planned for the former number is not requested any more"
 
 
 def test_an_evaluation_before_training_is_nobodys_business(energy: runtime.EnergyRuntime, session: Session) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from megatron_energy.planning.plan_file import load_plan
 from tests.megatron.launching import needs_megatron
 from tests.session.launched import EMULATED, SHORT, UNTIL_PLAN, Done, Training, launch_all, results, training
 from tests.session.small_job import LAYOUT, make
@@ -11,10 +12,11 @@ RANKS = 2
 ENERGY = ["--energy-policy", "segments", *EMULATED, *SHORT]
 STEPS = UNTIL_PLAN + 4
 DISTURBED = UNTIL_PLAN + 1
-EVENTS = {"unknown-backward": DISTURBED, "twice": DISTURBED, "ramp-up": DISTURBED, "early": 1}
+EVENTS = {"unknown-backward": DISTURBED, "twice": DISTURBED, "early": 1}
 CASES = {
     name: Training([*LAYOUT, "--steps", str(STEPS)], {str(step): "twice" if name == "early" else name}) for name, step in EVENTS.items()
 }
+RAMP_UP = Training([*LAYOUT, "--steps", str(STEPS + 2)], {str(DISTURBED): "ramp-up"})
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +26,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
     deep = Training(["--pipeline", "2", "--virtual", "16", "--layers", "32", "--microbatches", "4", "--overlap"], {})
     other = Training([*LAYOUT[:4], "--microbatches", "6", *LAYOUT[6:]], {})
     plan = make(folder) / "plan.json"
-    launches = {"off": training(folder / "off", RANKS, CASES, "--energy-policy", "off")}
-    launches |= {name: training(folder / name, RANKS, {name: case}, *ENERGY) for name, case in CASES.items()}
+    launches = {"off": training(folder / "off", RANKS, {**CASES, "ramp-up": RAMP_UP}, "--energy-policy", "off")}
+    launches |= {name: training(folder / name, RANKS, {name: case}, *ENERGY) for name, case in {**CASES, "ramp-up": RAMP_UP}.items()}
     launches |= {
         "plan": training(folder / "plan", RANKS, {"short": short}, *ENERGY, "--energy-plan", plan),
         "other": training(folder / "other", RANKS, {"other": other}, *ENERGY, "--energy-plan", plan),
@@ -55,7 +57,7 @@ def test_a_fitting_plan_runs(runs: dict[str, Done]) -> None:
     assert (runs["plan"].status, runs["plan"].phases) == (0, ["baseline", "baseline", "planned"]), runs["plan"].err
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, "ramp-up"])
 def test_training_goes_on_unchanged(runs: dict[str, Done], name: str) -> None:
     assert runs[name].status == 0, runs[name].err
     folder = runs["off"].directory.parent
@@ -68,7 +70,6 @@ PLANNED_MHZ = 1270
 REASONS = {
     "unknown-backward": "a backward ran on an output that no recorded forward made",
     "twice": "two schedule calls without an optimizer step between them",
-    "ramp-up": "microbatches changed from 4 to 8 during the run",
     "early": "two schedule calls without an optimizer step between them",
 }
 
@@ -91,12 +92,23 @@ def test_what_was_not_recorded_has_no_figures(runs: dict[str, Done]) -> None:
     assert [i.iteration for i in runs["early"].iterations] == [1, *range(3, STEPS + 1)]
 
 
-def test_other_sizes_are_not_compared_with_the_baseline(runs: dict[str, Done]) -> None:
-    iterations = runs["ramp-up"].iterations
-    assert [i.phase for i in iterations[UNTIL_PLAN:]] == ["planned", "maximum", "maximum", "maximum"]
-    assert [i.plan_version for i in iterations[UNTIL_PLAN:]] == [1, 0, 0, 0]
-    assert iterations[-1].time_s > 1.5 * iterations[1].time_s
-    assert [(i.saved_percent, i.slowdown_percent) for i in iterations[DISTURBED:]] == [(None, None)] * 3
+def test_every_number_of_microbatches_has_a_baseline_and_a_plan(runs: dict[str, Done]) -> None:
+    run = runs["ramp-up"]
+    iterations = run.iterations[UNTIL_PLAN:]
+    assert [i.phase for i in iterations] == ["planned", "maximum", "baseline", "baseline", "planned", "planned"]
+    assert [i.plan_version for i in iterations] == [1, 0, 0, 0, 3, 3]
+    before, after = run.iterations[1], iterations[3]
+    assert after.time_s > 1.5 * before.time_s
+    assert all(gpu.clock_mhz > PLANNED_MHZ for i in iterations[1:4] for gpu in i.gpus)
+    last = iterations[-1]
+    assert last.slowdown_percent == pytest.approx(100 * (last.time_s / after.time_s - 1), abs=1e-9) and last.slowdown_percent <= 0.1
+    assert last.saved_percent == pytest.approx(100 * (1 - last.energy_j / after.energy_j), abs=1e-9) and last.saved_percent > 1
+    names = ("plan-4-microbatches.json", "plan.json")
+    assert [load_plan(run.directory / name).schedule.microbatches for name in names] == [4, 8]
+    assert "microbatches changed from 4 to 8: a new baseline at maximum clocks, then a plan for these" in run.said[1]
+    summary = run.json("summary.json")
+    assert (summary["baseline_iterations"], summary["planned_iterations"]) == (1, 1)
+    assert "The number of microbatches changed during the run: figures are of the last iterations, with 8." in " ".join(run.out.split())
 
 
 def test_a_dead_rank_ends_the_job_with_its_message(runs: dict[str, Done]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from megatron_energy.emulation.settle import Wiring
 from megatron_energy.parallel.layout import Layout
 from megatron_energy.session.emulated import on_emulated_nodes, wiring
+from megatron_energy.session.facts import JobFacts
 from tests.session.facts import job
 
 
@@ -52,3 +53,10 @@ def test_replicas_are_the_ranks_that_pass_activations_to_each_other():
 def test_the_length_of_a_run_makes_no_other_job_of_it():
     assert job(iterations=5) == job(iterations=6)
     assert job(iterations=5).fingerprint() == job(iterations=6).fingerprint()
+
+
+def test_the_warm_up_flush_belongs_to_overlapped_schedules_of_several_chunks():
+    flushed = JobFacts(tuple(replace(rank, warmup_flush=True) for rank in job(pipeline=2, chunks=2, microbatches=4).ranks))
+    assert [flushed.schedule(p2p).warmup_flush for p2p in ("ideal", "overlap", "overlap-wait")] == [False, True, True]
+    plain = JobFacts(tuple(replace(rank, warmup_flush=True) for rank in job(pipeline=2, microbatches=4).ranks))
+    assert not plain.schedule("overlap").warmup_flush
