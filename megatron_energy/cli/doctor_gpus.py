@@ -11,12 +11,13 @@ from megatron_energy.gpus.device import THROTTLING, EventReason, PowerLimits
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.preflight import energy_ability
-from megatron_energy.gpus.sensors import TOLERANCE, SensorCheck, check_sensors
+from megatron_energy.gpus.sensors import TOLERANCE, SensorCheck, check_sensors, published_window
 from megatron_energy.gpus.visible import VARIABLE, visible_gpus
 from megatron_energy.session.actuation import CLOCKD_RUNS, SIGKILL_MEANS, outlook
 
 T = TypeVar("T")
 
+NAMELESS = "GPU that does not answer"
 LOADED = 0.5  # utilisation from which idling no longer explains a low clock
 
 
@@ -28,6 +29,7 @@ class GpuFacts:
     uuid: str
     name: str
     mig: bool | None
+    shared_with_machines: str | None
     persistence: bool | None
     sm_clocks_mhz: tuple[int, ...]
     memory_clocks_mhz: tuple[int, ...]
@@ -48,8 +50,9 @@ def read_gpu(gpu: NvmlGpu) -> GpuFacts:
     return GpuFacts(
         index=_ask(lambda: gpu.index),
         uuid=gpu.uuid,
-        name=_ask(lambda: gpu.name) or "a GPU that does not answer",
+        name=_ask(lambda: gpu.name) or NAMELESS,
         mig=_ask(gpu.mig_enabled),
+        shared_with_machines=_ask(gpu.shared_with_machines),
         persistence=_ask(gpu.persistence_mode),
         sm_clocks_mhz=_ask(gpu.supported_sm_clocks_mhz) or (),
         memory_clocks_mhz=_ask(gpu.supported_memory_clocks_mhz) or (),
@@ -76,8 +79,9 @@ def gpu_findings(gpus: Sequence[NvmlGpu], facts: Sequence[GpuFacts], watch_s: fl
     """Findings about all GPUs of the host; ``watch_s``: seconds to watch the sensors of the first (0: do not)."""
     return [
         models_finding(facts),
-        visible_finding(len(gpus), facts, environment),
+        visible_finding(facts, environment),
         mig_finding(facts),
+        *machines_finding(facts),
         control_finding(),
         persistence_finding(facts),
         clocks_finding(facts),
@@ -89,16 +93,26 @@ def gpu_findings(gpus: Sequence[NvmlGpu], facts: Sequence[GpuFacts], watch_s: fl
     ]
 
 
+def silent_finding(silent: Mapping[int, str]) -> list[Finding]:
+    """GPUs that do not even say who they are: index -> reason."""
+    return [
+        Finding(f"GPU {index}", "off", reason, "it is neither measured nor controlled; the others are not affected")
+        for index, reason in silent.items()
+    ]
+
+
 def models_finding(facts: Sequence[GpuFacts]) -> Finding:
     """Which GPUs there are."""
     models = Counter(gpu.name for gpu in facts)
     found = ", ".join(f"{number} x {name}" for name, number in models.items())
+    if NAMELESS in models:
+        return Finding("GPUs", "off", found, "a GPU that does not answer is neither measured nor controlled")
     if len(models) > 1:
         return Finding("GPUs", "note", found, "different models: a plan keeps one clock table per model")
     return Finding("GPUs", "ok", found, "one clock table for all")
 
 
-def visible_finding(count: int, facts: Sequence[GpuFacts], environment: Mapping[str, str]) -> Finding:
+def visible_finding(facts: Sequence[GpuFacts], environment: Mapping[str, str]) -> Finding:
     """Which of them CUDA shows, and in which order."""
     value = environment.get(VARIABLE)
     try:
@@ -106,10 +120,7 @@ def visible_finding(count: int, facts: Sequence[GpuFacts], environment: Mapping[
     except (UserError, GpuError) as error:
         return Finding(VARIABLE, "off", value or "not set", str(error))
     if value is None:
-        mixed = len({gpu.name for gpu in facts}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-        if mixed:
-            return Finding(VARIABLE, "note", "not set", "CUDA sorts different models by speed: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
-        return Finding(VARIABLE, "ok", "not set", f"all {count} GPUs are used, in bus order")
+        return Finding(VARIABLE, "ok", "not set", f"all {len(facts)} GPUs are used, in bus order")
     by_uuid = {gpu.uuid: gpu.index for gpu in facts}
     order = ", ".join(f"{cuda} -> {by_uuid.get(uuid)}" for cuda, uuid in enumerate(visible)) or "none"
     return Finding(VARIABLE, "ok" if visible else "off", value or "empty", f"CUDA device -> GPU: {order}; no other GPU is touched")
@@ -121,6 +132,12 @@ def mig_finding(facts: Sequence[GpuFacts]) -> Finding:
     if not split:
         return Finding("MIG", "ok", "off", "GPUs are whole: clocks can be set")
     return Finding("MIG", "off", f"on for GPU {', '.join(split)}", "energy is measured, no clock is set: it is shared by all instances")
+
+
+def machines_finding(facts: Sequence[GpuFacts]) -> list[Finding]:
+    """GPUs that virtual machines share; nothing where none does."""
+    shared = [f"GPU {gpu.index} is {gpu.shared_with_machines}" for gpu in facts if gpu.shared_with_machines]
+    return [Finding("vGPU", "off", ", ".join(shared), "no clock is set: it is not this host's alone")] if shared else []
 
 
 def control_finding() -> Finding:
@@ -207,9 +224,9 @@ def power_finding(facts: Sequence[GpuFacts]) -> Finding:
     if not sources:
         return Finding("Power sensor", "off", "none answers", "no power is shown")
     lagging = any("instant" not in source.partition(":")[0] for source in sources)
-    return Finding(
-        "Power sensor", "note" if lagging else "ok", "; ".join(sources), "for display; energy comes from the counter where there is one"
-    )
+    windows = sorted({f"{gpu.name}: {window} (published)" for gpu in facts if (window := published_window(gpu.name)) is not None})
+    found = "; ".join([*sources, *windows])
+    return Finding("Power sensor", "note" if lagging else "ok", found, "for display; energy comes from the counter where there is one")
 
 
 def sensors_finding(gpu: NvmlGpu, watch_s: float) -> Finding:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from megatron_energy.cli.doctor_gpus import GpuFacts, gpu_findings, read_gpu
+from megatron_energy.cli.doctor_gpus import GpuFacts, gpu_findings, read_gpu, silent_finding
 from megatron_energy.cli.doctor_host import Finding, host_findings
 from megatron_energy.emulation.install import install_from_environment
 from megatron_energy.gpus.errors import GpuError, NoDriver
@@ -34,9 +34,9 @@ def collect(watch_s: float) -> Report:
     Raises UserError when emulated GPUs are asked for that cannot be had.
     """
     install_from_environment()
-    report = Report()
+    report, silent = Report(), dict[int, str]()
     try:
-        gpus = all_gpus()
+        gpus = all_gpus(silent)
         report.driver, report.emulated = driver_version(), is_emulated()
         found = f"{report.driver}, NVML {nvml_version()}"
         follows = "every figure about GPUs below is emulated" if report.emulated else "GPUs are read through NVML"
@@ -44,6 +44,7 @@ def collect(watch_s: float) -> Report:
     except (NoDriver, GpuError) as error:
         gpus = []
         report.findings.append(Finding("NVIDIA driver", "off", "none that works", str(error)))
+    report.findings += silent_finding(silent)
     report.gpus = [read_gpu(gpu) for gpu in gpus]
     if gpus:
         report.findings += gpu_findings(gpus, report.gpus, watch_s, os.environ)
@@ -70,7 +71,7 @@ def print_text(report: Report) -> None:
         for column in ("#", "UUID", "SM MHz", "W"):
             gpus.add_column(column, justify="left" if column == "UUID" else "right", no_wrap=True)
         for gpu in report.gpus:
-            gpus.add_row(str(gpu.index), gpu.uuid, _rounded(gpu.sm_clock_mhz), _rounded(gpu.power_w))
+            gpus.add_row(_rounded(gpu.index), gpu.uuid, _rounded(gpu.sm_clock_mhz), _rounded(gpu.power_w))
         console.print(gpus)
         console.print()
     console.print("What a run can do here, and why", style="italic")

@@ -27,7 +27,7 @@ def uuids_of(names: Sequence[str] | None) -> tuple[str, ...] | None:
     words = [word for name in names for word in name.split(",") if word]
     if not any(word.isdecimal() for word in words):
         return tuple(words)
-    numbers = unambiguous_numbers(all_hardware().values())
+    numbers = unambiguous_numbers(all_hardware({}).values())
     if numbers is None:
         raise UserError("indices and minor numbers of GPUs differ on this host: name GPUs by UUID (`megatron-energy doctor` shows them)")
     unknown = [word for word in words if word.isdecimal() and int(word) not in numbers]

@@ -140,7 +140,7 @@ class Controls:
             self.trouble.pop(uuid, None)
             return not problems
         if uuid not in self.gpus:
-            problems.append("this host has no such GPU (any more)")
+            problems.append("this host has no such GPU any more, or it did not answer when clockd started")
         else:
             if saved.power_limit_mw is not None and self._collect(problems, lambda: self._restore_power(uuid, saved)):
                 left = replace(left, power_limit_mw=None, own_limits_mw=())

@@ -48,7 +48,8 @@ class Daemon:
         self._options = options
         self._state = StateDirectory(options.state_directory)
         self._audit = Audit(options.audit_log)
-        gpus = all_hardware()
+        silent: dict[int, str] = {}
+        gpus = all_hardware(silent)
         numbers = unambiguous_numbers(gpus.values())
         rules = self._load_rules()
         self._controls = Controls(gpus, self._state, rules.site_clocks_mhz, self._audit.write, time.monotonic)
@@ -64,7 +65,9 @@ class Daemon:
         listener = bind(options.socket, rules)
         self._server = Server(listener, Service(self._lending, is_emulated()), self._lending, time.monotonic)
         self._signals: list[int] = []
-        self._audit.write("started", pid=os.getpid(), gpus=list(gpus), rules=len(rules.rules), unusable=rules.unusable)
+        self._audit.write("started", pid=os.getpid(), gpus=list(gpus), silent=silent, rules=len(rules.rules), unusable=rules.unusable)
+        for index, reason in silent.items():
+            _say(f"GPU {index} does not answer and is not lent: {reason}; restart clockd when it is back")
         kind = "emulated GPUs" if is_emulated() else "GPUs"
         _say(f"{len(gpus)} {kind}, {len(rules.rules)} rules, listening on {options.socket}")
 
@@ -142,7 +145,7 @@ def restore_without_daemon(options: Options, uuids: tuple[str, ...] | None) -> t
     Raises UserError: clockd does run, or there is no driver, or no such GPU.
     """
     state = StateDirectory(options.state_directory)
-    gpus: dict[str, Hardware] = all_hardware()
+    gpus: dict[str, Hardware] = all_hardware({})
     rules = load_or_deny(options.rules, state.site_mhz)
     audit = Audit(options.audit_log)
     controls = Controls(gpus, state, rules.site_clocks_mhz, audit.write, time.monotonic)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pynvml
 
-from megatron_energy.gpus.errors import NotSupported
+from megatron_energy.errors import UserError
+from megatron_energy.gpus.errors import GpuError, NoDriver, NotSupported
 from megatron_energy.gpus.library import call
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.visible import all_gpus
@@ -21,7 +22,6 @@ class Hardware:
     def __init__(self, gpu: NvmlGpu) -> None:
         self._gpu = gpu
         self.uuid = gpu.uuid
-        self.index = gpu.index
 
     def split(self) -> bool:
         """Whether MIG splits the GPU: its clocks then belong to several users."""
@@ -51,8 +51,12 @@ class Hardware:
     def set_power_limit_mw(self, limit_mw: int) -> None:
         """Set the power limit."""
         if self.split():
-            raise NotSupported(f"GPU {self.index} is split by MIG: its power limit is shared by all instances and is left alone")
+            raise NotSupported(f"GPU {self.index()} is split by MIG: its power limit is shared by all instances and is left alone")
         call(pynvml.nvmlDeviceSetPowerManagementLimit, self._handle(), limit_mw)
+
+    def index(self) -> int:
+        """NVML's number of the GPU."""
+        return self._gpu.index
 
     def minor_number(self) -> int:
         """Number of the GPU's device file."""
@@ -62,14 +66,34 @@ class Hardware:
         return call(pynvml.nvmlDeviceGetHandleByUUID, self.uuid)
 
 
-def all_hardware() -> dict[str, Hardware]:
-    """Every GPU of this host by its UUID. Raises NoDriver, GpuError."""
-    return {gpu.uuid: Hardware(gpu) for gpu in all_gpus()}
+def all_hardware(silent: dict[int, str]) -> dict[str, Hardware]:
+    """Every GPU of this host by its UUID.
+
+    One that does not answer is left out, and its index and the reason are put into ``silent``: the others must be restored
+    and lent all the same. Raises UserError where there is no driver that works.
+    """
+    try:
+        return {gpu.uuid: Hardware(gpu) for gpu in all_gpus(silent)}
+    except NoDriver as error:
+        raise UserError("no NVIDIA driver here: clockd runs where the GPUs are (to try it without any: docs/clockd.md)") from error
+    except GpuError as error:
+        raise UserError(f"the GPUs of this host cannot be listed: {error}") from error
 
 
 def unambiguous_numbers(gpus: Iterable[Hardware]) -> dict[int, str] | None:
-    """Number -> UUID; None where NVML's indices and the minor numbers of the device files are not the same."""
-    numbers = {gpu.index: gpu for gpu in gpus}
-    if any(gpu.minor_number() != index for index, gpu in numbers.items()):
-        return None
-    return {index: gpu.uuid for index, gpu in numbers.items()}
+    """Number -> UUID; None where NVML's indices and the minor numbers of the device files are not the same, or not known.
+
+    A GPU that does not answer has no number.
+    """
+    numbers: dict[int, str] = {}
+    for gpu in gpus:
+        try:
+            index, minor = gpu.index(), gpu.minor_number()
+        except NotSupported:
+            return None
+        except GpuError:
+            continue
+        if minor != index:
+            return None
+        numbers[index] = gpu.uuid
+    return numbers

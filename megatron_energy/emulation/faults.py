@@ -148,12 +148,24 @@ def _readings(name: str, arguments: tuple[Any, ...]) -> Iterator[_Reading]:
 
 def _gpu_of(library: "EmulatedNvml", name: str, arguments: tuple[Any, ...]) -> int | None:
     """Index of the GPU that a call is for; None for the system's functions and for handles that are none."""
+    if name.startswith("nvmlDeviceGetHandleBy"):
+        return _gpu_wanted(library, name, arguments[0])
     if name not in DEVICE_FUNCTIONS or not arguments:
         return None
     try:
         return read_handle(library, arguments[0])[0]
     except Refuse:
         return None
+
+
+def _gpu_wanted(library: "EmulatedNvml", name: str, wanted: Any) -> int | None:
+    """Index of the GPU whose handle is looked up, by index or UUID; None for others."""
+    value = getattr(wanted, "value", wanted)
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    for gpu in library.gpus:
+        if text == (gpu.index if name.startswith("nvmlDeviceGetHandleByIndex") else gpu.uuid):
+            return gpu.index
+    return None
 
 
 @contextmanager

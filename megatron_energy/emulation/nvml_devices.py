@@ -7,6 +7,7 @@ import pynvml
 
 from megatron_energy.emulation.gpu import EmulatedGpu
 from megatron_energy.emulation.nvml_calls import (
+    DEVICE_FUNCTIONS,
     FUNCTIONS,
     MIG_SLOTS,
     Refuse,
@@ -19,6 +20,7 @@ from megatron_energy.emulation.nvml_calls import (
     system,
     target,
 )
+from megatron_energy.emulation.state import Fault
 
 if TYPE_CHECKING:
     from megatron_energy.emulation.nvml import EmulatedNvml
@@ -92,7 +94,14 @@ def _count(library: "EmulatedNvml", count: Any) -> None:
 def _handle_by_index(library: "EmulatedNvml", index: Any, handle: Any) -> None:
     if not 0 <= number(index) < len(library.gpus):
         raise Refuse(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-    put_handle(handle, number(index))
+    _give(library, handle, number(index))
+
+
+def _give(library: "EmulatedNvml", handle: Any, index: int, slot: int | None = None) -> None:
+    """Write a handle; a GPU that fell off the bus has none any more."""
+    if library.node.faults(index) & Fault.LOST:
+        raise Refuse(pynvml.NVML_ERROR_GPU_IS_LOST)
+    put_handle(handle, index, slot)
 
 
 @system("nvmlDeviceGetHandleByUUID")
@@ -100,10 +109,10 @@ def _handle_by_uuid(library: "EmulatedNvml", wanted: Any, handle: Any) -> None:
     text = _text(wanted)
     for gpu in library.gpus:
         if gpu.uuid == text:
-            return put_handle(handle, gpu.index)
+            return _give(library, handle, gpu.index)
         for slot in range(gpu.node.gpu(gpu.index).mig_instances):
             if mig_uuid(gpu, slot) == text:
-                return put_handle(handle, gpu.index, slot)
+                return _give(library, handle, gpu.index, slot)
     raise Refuse(pynvml.NVML_ERROR_NOT_FOUND)
 
 
@@ -123,7 +132,7 @@ def _handle_by_bus_id(library: "EmulatedNvml", wanted: Any, handle: Any) -> None
 def _find(library: "EmulatedNvml", handle: Any, names: list[str], wanted: str) -> None:
     if wanted not in names:
         raise Refuse(pynvml.NVML_ERROR_NOT_FOUND)
-    put_handle(handle, names.index(wanted))
+    _give(library, handle, names.index(wanted))
 
 
 def _text(argument: Any) -> str:
@@ -173,6 +182,9 @@ def _uuid(library: "EmulatedNvml", handle: Any, text: Any, size: Any) -> None:
     index, slot = read_handle(library, handle)
     gpu = library.gpus[index]
     put_text(text, gpu.uuid if slot is None else mig_uuid(gpu, slot), size)
+
+
+DEVICE_FUNCTIONS.add("nvmlDeviceGetUUID")  # of a GPU or of an instance, each with its own answer
 
 
 @device("nvmlDeviceGetPciInfo_v3")

@@ -74,6 +74,11 @@ def _set_persistence(gpu: EmulatedGpu, mode: Any) -> None:
         record.persistence = int(bool(number(mode)))
 
 
+@device("nvmlDeviceGetVirtualizationMode")
+def _virtualization_mode(_gpu: EmulatedGpu, mode: Any) -> None:
+    put(mode, pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE)
+
+
 @device("nvmlDeviceGetComputeMode")
 def _compute_mode(_gpu: EmulatedGpu, mode: Any) -> None:
     put(mode, pynvml.NVML_COMPUTEMODE_DEFAULT)

@@ -18,6 +18,13 @@ _NO_SUCH_FIELD = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARG
 MODULE_COUNTER_NAMES = ("GH200",)
 
 
+_SHARED_WITH_MACHINES = {
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU: "a virtual GPU (vGPU)",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU: "shared by virtual GPUs of this host (vGPU)",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA: "shared by virtual machines of this host (vSGA)",
+}
+
+
 class NvmlGpu:
     """One physical GPU, identified by its UUID. Implements :class:`~megatron_energy.gpus.device.Gpu`.
 
@@ -73,6 +80,14 @@ class NvmlGpu:
             return bool(call(pynvml.nvmlDeviceGetMigMode, self._handle())[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
         except NotSupported:
             return False
+
+    def shared_with_machines(self) -> str:
+        """How virtual machines share this GPU, in words; empty where none do (passed through to one machine as a whole counts as none)."""
+        try:
+            mode = call(pynvml.nvmlDeviceGetVirtualizationMode, self._handle())
+        except NotSupported:
+            return ""
+        return _SHARED_WITH_MACHINES.get(int(mode), "")
 
     def supported_memory_clocks_mhz(self) -> tuple[int, ...]:
         """Memory clocks, highest first."""

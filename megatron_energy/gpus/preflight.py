@@ -52,6 +52,9 @@ def clock_ability(gpu: NvmlGpu, permission: Ability | None = None) -> Ability:
     try:
         if gpu.mig_enabled():
             return Ability(False, "the GPU is split by MIG: its clock is shared by all instances")
+        shared = gpu.shared_with_machines()
+        if shared:
+            return Ability(False, f"the GPU is {shared}: its clock is not this job's alone")
         if len(gpu.supported_sm_clocks_mhz()) < 2:
             return Ability(False, "the GPU offers a single SM clock")
     except GpuError as error:

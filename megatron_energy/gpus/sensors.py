@@ -14,6 +14,19 @@ disagreement that matter are larger: 187 J against 327 J over 5 s of idling (zeu
 """
 
 
+_PUBLISHED_WINDOWS = {
+    "V100": "a mean over 11 ms, renewed every 20 ms",
+    "A100": "a mean over 25 ms, renewed every 101 ms",
+    "H100": "a mean over 25 ms, renewed every 100 ms",
+}
+"""The power sensor by GPU model: arXiv 2312.02741 (V100-SXM2, A100-SXM4, H100-PCIe by the instant field; drivers 525 to 535)."""
+
+
+def published_window(gpu_name: str) -> str | None:
+    """What was published on the window of this model's power sensor; None: nothing."""
+    return next((window for model, window in _PUBLISHED_WINDOWS.items() if model in gpu_name), None)
+
+
 @dataclass(frozen=True, slots=True)
 class SensorCheck:
     """What a short look at the sensors found.

@@ -2,7 +2,8 @@
 
 NVML ignores ``CUDA_VISIBLE_DEVICES`` and counts in bus order; CUDA obeys the variable. So CUDA device 0 may be NVML's
 GPU 5. Here the variable is read by CUDA's rules (CUDA Programming Guide, "Environment Variables"): indices, UUIDs or
-unambiguous beginnings of UUIDs, and MIG instances; the list ends before the first entry that names no device.
+unambiguous beginnings of UUIDs, and MIG instances; the list ends before the first entry that names no device. Where CUDA's
+numbers cannot be told for certain, they are refused rather than guessed: another job's GPU might be meant.
 """
 
 import os
@@ -12,11 +13,12 @@ from dataclasses import dataclass
 import pynvml
 
 from megatron_energy.errors import UserError
-from megatron_energy.gpus.errors import NotFound, NotSupported
+from megatron_energy.gpus.errors import GpuError, NoDriver, NotFound, NotSupported
 from megatron_energy.gpus.library import call, open_nvml
 from megatron_energy.gpus.nvml import NvmlGpu
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +78,42 @@ def _unique(beginning: str, uuids: Sequence[str]) -> str | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def all_gpus() -> list[NvmlGpu]:
-    """Every GPU of this host in bus order. Raises NoDriver without a driver."""
+def all_gpus(silent: dict[int, str] | None = None) -> list[NvmlGpu]:
+    """Every GPU of this host in bus order. Raises NoDriver without a driver.
+
+    A GPU that does not say who it is (it has fallen off the bus, say) raises GpuError; where ``silent`` is given it is left
+    out, and its index and the reason are put there.
+    """
     open_nvml()
-    return [NvmlGpu(uuid) for uuid in _gpu_uuids()]
+    return [NvmlGpu(uuid) for uuid in _gpu_uuids(silent)]
 
 
 def visible_gpus(environment: Mapping[str, str] | None = None) -> list[NvmlGpu]:
-    """The GPUs that CUDA shows this process, in CUDA's order. Raises NoDriver without a driver."""
+    """The GPUs that CUDA shows this process, in CUDA's order.
+
+    Raises NoDriver without a driver, UserError where it cannot be told which GPUs CUDA's numbers mean.
+    """
     open_nvml()
-    value = (os.environ if environment is None else environment).get(VARIABLE)
+    environment = os.environ if environment is None else environment
+    value = environment.get(VARIABLE)
     needs_mig = value is not None and "MIG-" in value.upper()
-    devices = parse_visible_devices(value, _gpu_uuids(), _mig_instances() if needs_mig else None)
+    silent: dict[int, str] = {}
+    uuids = _gpu_uuids(silent)
+    if value is None or any(entry.strip().isdecimal() for entry in value.split(",")):
+        _require_cudas_numbers(uuids, silent, environment)
+    devices = parse_visible_devices(value, uuids, _mig_instances() if needs_mig else None)
     return [NvmlGpu(device.gpu_uuid, device.mig_instance) for device in devices]
+
+
+def _require_cudas_numbers(uuids: Sequence[str], silent: Mapping[int, str], environment: Mapping[str, str]) -> None:
+    """Refuse where NVML's order need not be CUDA's: CUDA leaves out GPUs that do not answer, and sorts different models by speed."""
+    for index, reason in silent.items():
+        raise UserError(f"GPU {index} of this host does not answer ({reason}), so CUDA's numbers are not certain: set {VARIABLE} to UUIDs")
+    if len(uuids) > 1 and environment.get(ORDER_VARIABLE) != "PCI_BUS_ID":
+        models = sorted({NvmlGpu(uuid).name for uuid in uuids})
+        if len(models) > 1:
+            found = " and ".join(models)
+            raise UserError(f"CUDA sorts different GPUs ({found}) by speed: set {ORDER_VARIABLE}=PCI_BUS_ID, or {VARIABLE} to UUIDs")
 
 
 def gpu_for_cuda_device(cuda_index: int, environment: Mapping[str, str] | None = None) -> NvmlGpu:
@@ -113,9 +138,18 @@ def gpu_by_uuid(uuid: str) -> NvmlGpu:
     return NvmlGpu(match)
 
 
-def _gpu_uuids() -> list[str]:
-    handles = [call(pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(call(pynvml.nvmlDeviceGetCount))]
-    return [str(call(pynvml.nvmlDeviceGetUUID, handle)) for handle in handles]
+def _gpu_uuids(silent: dict[int, str] | None = None) -> list[str]:
+    uuids: list[str] = []
+    for index in range(call(pynvml.nvmlDeviceGetCount)):
+        try:
+            uuids.append(str(call(pynvml.nvmlDeviceGetUUID, call(pynvml.nvmlDeviceGetHandleByIndex, index))))
+        except NoDriver:
+            raise
+        except GpuError as error:
+            if silent is None:
+                raise
+            silent[index] = str(error)
+    return uuids
 
 
 def _mig_instances() -> dict[str, str]:

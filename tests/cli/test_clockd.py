@@ -80,7 +80,7 @@ def test_gpus_may_be_named_by_slurms_numbers(monkeypatch: pytest.MonkeyPatch) ->
     assert command.uuids_of(None) is None
     assert command.uuids_of(["GPU-a,GPU-b", "GPU-c"]) == ("GPU-a", "GPU-b", "GPU-c")  # NVML is not needed
     gpus = {name: Numbered(name, index, index) for index, name in enumerate(("GPU-a", "GPU-b"))}
-    monkeypatch.setattr(command, "all_hardware", lambda: gpus)
+    monkeypatch.setattr(command, "all_hardware", lambda _silent: gpus)
     assert command.uuids_of(["1,0", "GPU-c"]) == ("GPU-b", "GPU-a", "GPU-c")
     with pytest.raises(UserError, match="no GPU 2 on this host"):
         command.uuids_of(["1,2"])

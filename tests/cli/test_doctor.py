@@ -7,10 +7,13 @@ import pynvml
 import pytest
 
 from megatron_energy.cli import doctor, doctor_gpus, doctor_host, doctor_report
+from megatron_energy.emulation.fault_rules import Fail
+from megatron_energy.emulation.faults import inject
 from megatron_energy.emulation.state import Fault
 from megatron_energy.errors import UserError
 from megatron_energy.gpus import library
-from megatron_energy.gpus.preflight import Ability
+from megatron_energy.gpus.preflight import Ability, preflight
+from megatron_energy.gpus.visible import all_gpus
 from megatron_energy.session.actuation import CLOCKD_RUNS
 from tests.emulated_gpus import EmulatedNode, emulated_node
 
@@ -105,8 +108,33 @@ def test_a_lost_gpu_is_reported_with_the_others(emulated: EmulatedNode) -> None:
     with emulated.node.edit(3) as record:
         record.faults = Fault.LOST
     by_topic = findings()
+    assert by_topic["GPU 3"].status == "off" and "GPU is lost" in by_topic["GPU 3"].found
+    assert by_topic["GPUs"].found == "3 x NVIDIA A100-SXM4-80GB (emulated)"
+    assert by_topic["CUDA_VISIBLE_DEVICES"].status == "off"
+
+
+def test_a_gpu_that_answers_nothing_but_its_uuid_is_no_other_model(emulated: EmulatedNode, capsys: pytest.CaptureFixture[str]) -> None:
+    with inject(Fail("nvmlDeviceGet[!UH]*", gpu=3, error="GPU_IS_LOST")):  # all but its UUID and its handle
+        assert run("--seconds", "0") == 0
+        by_topic = findings()
+    assert "None" not in capsys.readouterr().out
     assert "GPU is lost" in by_topic["Energy"].found
-    assert by_topic["GPUs"].found == "3 x NVIDIA A100-SXM4-80GB (emulated), 1 x a GPU that does not answer"
+    assert by_topic["GPUs"].found == "3 x NVIDIA A100-SXM4-80GB (emulated), 1 x GPU that does not answer"
+    assert by_topic["GPUs"].status == "off"
+
+
+def test_a_gpu_that_virtual_machines_share(emulated: EmulatedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "vGPU" not in findings()
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetVirtualizationMode", lambda _handle: pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
+    assert findings()["vGPU"].found.startswith("GPU 0 is a virtual GPU (vGPU), GPU 1 is")
+    (first, *_) = preflight(all_gpus())
+    assert first.clocks == Ability(False, "the GPU is a virtual GPU (vGPU): its clock is not this job's alone")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetVirtualizationMode", lambda _handle: pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH)
+    assert "vGPU" not in findings()
+
+
+def test_the_power_sensors_window_is_said(emulated: EmulatedNode) -> None:
+    assert findings()["Power sensor"].found.endswith("(emulated): a mean over 25 ms, renewed every 101 ms (published)")
 
 
 def test_visible_devices(emulated: EmulatedNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from megatron_energy.clockd.errors import Busy, ConnectionLost, Denied, LeaseEnded
+from megatron_energy.emulation.state import Fault
 from tests.clockd.host import EVERYTHING, Host, hold, kill_group, wait_until
 
 AS_FOUND = ((0, 0), 300_000)
@@ -221,3 +222,25 @@ def test_a_gpu_that_cannot_be_restored_is_tried_again(host: Host) -> None:
         wait_until(lambda: "unrestored" not in client.status()["gpus"][0], "no more trouble")
         client.lease([gpu])
     assert host.events("restored")[0]["attempts"] == 4
+
+
+def test_a_gpu_that_fell_off_the_bus_keeps_no_other_from_being_restored_and_lent(host: Host) -> None:
+    daemon = host.start()
+    with host.client() as client:
+        lease = client.lease(host.uuids[:2])
+        for uuid in host.uuids[:2]:
+            lease.set_max_clock(uuid, 1200)
+        daemon.kill()
+        daemon.wait()
+    with host.node.edit(1) as record:
+        record.faults = Fault.LOST
+    host.start()
+    assert host.locked(0) == (0, 0)
+    with host.client() as client:
+        client.lease([host.uuids[0]]).set_max_clock(host.uuids[0], 900)
+        with pytest.raises(Denied):
+            client.lease([host.uuids[1]])
+        unrestored = client.restore()["unrestored"]
+    assert unrestored == {host.uuids[1]: "this host has no such GPU any more, or it did not answer when clockd started"}
+    (*_, started) = host.events("started")
+    assert list(started["silent"]) == ["1"] and "GPU is lost" in started["silent"]["1"]

@@ -8,6 +8,7 @@ from megatron_energy.clockd.hardware import unambiguous_numbers
 from megatron_energy.clockd.peers import Peer
 from megatron_energy.clockd.slurm import job_gpus_from_prolog, job_of
 from megatron_energy.errors import UserError
+from megatron_energy.gpus.errors import GpuError, GpuLost, NotSupported
 
 PEER = Peer(pid=42, uid=1003, gids=frozenset({1003}))
 
@@ -81,16 +82,27 @@ def test_numbers_instead_of_uuids(tmp_path: Path, jobs: Path) -> None:
 
 
 class Numbered:
-    def __init__(self, index: int, minor: int) -> None:
-        self.index, self.minor, self.uuid = index, minor, f"GPU-{index}"
+    def __init__(self, index: int, minor: int | GpuError) -> None:
+        self.number, self.minor, self.uuid = index, minor, f"GPU-{index}"
+
+    def index(self) -> int:
+        return self.number
 
     def minor_number(self) -> int:
+        if isinstance(self.minor, GpuError):
+            raise self.minor
         return self.minor
 
 
+def numbers(*minors: int | GpuError) -> dict[int, str] | None:
+    return unambiguous_numbers([Numbered(index, minor) for index, minor in enumerate(minors)])  # type: ignore[misc]
+
+
 def test_when_numbers_are_unambiguous() -> None:
-    assert unambiguous_numbers([Numbered(0, 0), Numbered(1, 1)]) == {0: "GPU-0", 1: "GPU-1"}  # type: ignore[list-item]
-    assert unambiguous_numbers([Numbered(0, 1), Numbered(1, 0)]) is None  # type: ignore[list-item]
+    assert numbers(0, 1) == {0: "GPU-0", 1: "GPU-1"}
+    assert numbers(1, 0) is None
+    assert numbers(0, GpuLost("it fell off the bus"), 2) == {0: "GPU-0", 2: "GPU-2"}  # a GPU that does not answer has no number
+    assert numbers(NotSupported("no device files"), NotSupported("no device files")) is None
 
 
 @pytest.mark.parametrize(("uid", "gpus"), [("1003", "GPU-a"), (True, "GPU-a"), (1003, ["GPU-a"])])

@@ -72,11 +72,14 @@ def test_one_field_value_fails_alone(emulated: EmulatedNode) -> None:
 
 
 def test_a_lost_gpu_stays_lost_and_the_others_answer(emulated: EmulatedNode) -> None:
+    second = handle(2)
     with inject(gpu_lost(2, from_call=3)):
-        assert outcomes(4, index=2) == ["ok", "ok", "GpuIsLost", "GpuIsLost"]
+        assert outcomes(4, index=2) == ["ok", "GpuIsLost", "GpuIsLost", "GpuIsLost"]  # each looks up the handle and reads
         assert outcomes(2, index=1) == ["ok", "ok"]
         with pytest.raises(pynvml.NVMLError_GpuIsLost):
-            pynvml.nvmlDeviceGetTotalEnergyConsumption(handle(2))
+            pynvml.nvmlDeviceGetTotalEnergyConsumption(second)
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            pynvml.nvmlDeviceGetHandleByUUID(emulated.gpus[2].uuid)
 
 
 def test_an_ignored_request_succeeds_and_does_nothing(emulated: EmulatedNode) -> None:

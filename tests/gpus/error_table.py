@@ -158,6 +158,7 @@ OPERATIONS: dict[str, Operation] = {
     "power limits": reading(lambda gpu: gpu.power_limits()),
     "set power limit": reading(lambda gpu: gpu.set_power_limit_w(400.0)),
     "set and reset clocks": reading(lambda gpu: (gpu.set_sm_clock_range(210, 1410), gpu.reset_sm_clocks())),  # type: ignore[func-returns-value]
+    "virtual machines": reading(lambda gpu: gpu.shared_with_machines()),
     "persistence mode": persistence,
     "temperature, utilisation": reading(lambda gpu: (gpu.temperature_c(), gpu.utilisation())),
     "meter: open": opened,

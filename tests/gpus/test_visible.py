@@ -1,6 +1,10 @@
 import pytest
 
+from megatron_energy.emulation.fault_rules import Fail
+from megatron_energy.emulation.faults import inject
 from megatron_energy.errors import UserError
+from megatron_energy.gpus.errors import GpuLost
+from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.visible import VisibleDevice, all_gpus, gpu_by_uuid, gpu_for_cuda_device, parse_visible_devices, visible_gpus
 from tests.emulated_gpus import EmulatedNode
 
@@ -82,3 +86,28 @@ def test_a_mig_instance_leads_to_its_gpu(emulated: EmulatedNode) -> None:
     assert instance.startswith("MIG-")
     found = visible_gpus({"CUDA_VISIBLE_DEVICES": instance})
     assert [(gpu.index, gpu.mig_instance) for gpu in found] == [(1, instance)]
+
+
+def test_a_gpu_that_does_not_answer_hides_no_other(emulated: EmulatedNode) -> None:
+    """Seen as a driver shows a GPU that fell off the bus: it has an index, and nothing else."""
+    uuids = [gpu.uuid for gpu in emulated.gpus]
+    with inject(Fail("nvmlDeviceGetUUID", gpu=1, error="GPU_IS_LOST")):
+        silent: dict[int, str] = {}
+        assert [gpu.uuid for gpu in all_gpus(silent)] == [uuids[0], uuids[2], uuids[3]]
+        assert list(silent) == [1] and "GPU is lost" in silent[1]
+        with pytest.raises(GpuLost):
+            all_gpus()
+        assert gpu_for_cuda_device(0, {"CUDA_VISIBLE_DEVICES": uuids[3]}).uuid == uuids[3]
+        for environment in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):  # CUDA leaves the lost one out, or does not start at all
+            with pytest.raises(UserError, match=r"GPU 1 of this host does not answer .* set CUDA_VISIBLE_DEVICES to UUIDs"):
+                visible_gpus(environment)
+
+
+def test_cudas_numbers_of_different_models_are_refused_unless_in_bus_order(emulated: EmulatedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's default order is by speed, which NVML does not know: CUDA's device 0 may be any of them."""
+    uuids = [gpu.uuid for gpu in emulated.gpus]
+    monkeypatch.setattr(NvmlGpu, "name", property(lambda gpu: "NVIDIA DGX Display" if gpu.uuid == uuids[1] else "NVIDIA A100"))
+    with pytest.raises(UserError, match=r"CUDA sorts different GPUs \(NVIDIA A100 and NVIDIA DGX Display\) by speed"):
+        visible_gpus({"CUDA_VISIBLE_DEVICES": "2,1"})
+    assert [gpu.index for gpu in visible_gpus({"CUDA_VISIBLE_DEVICES": "2,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})] == [2, 1]
+    assert [gpu.index for gpu in visible_gpus({"CUDA_VISIBLE_DEVICES": f"{uuids[2]},{uuids[1]}"})] == [2, 1]
