@@ -4,6 +4,7 @@ Single clock changes are not logged (there are tens per second); a lease's last 
 up to some number per second and counted beyond that, so that nobody can fill the disk.
 """
 
+import errno
 import json
 import os
 import sys
@@ -31,6 +32,8 @@ class Audit:
         self._descriptor = -1
         self._refusals = Allowance(REFUSALS_PER_S, REFUSALS_BURST)
         self._suppressed = 0
+        self._lost = 0  # events since the log could last be written
+        self._torn = False  # whether the file ends in the middle of a line
         self.failing = ""
         self.reopen()
 
@@ -40,8 +43,10 @@ class Audit:
         if self._path is None:
             return
         try:
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self.failing = ""
+            length = os.fstat(self._descriptor).st_size
+            self._torn = length > 0 and os.pread(self._descriptor, 1, length - 1) != b"\n"
         except OSError as error:
             self._fails(error)
 
@@ -54,12 +59,23 @@ class Audit:
     def write(self, event: str, **facts: object) -> None:
         """Log one event with its facts (plain types)."""
         if self._descriptor < 0:
+            self._lost += 1
             return
+        if self._lost:
+            facts["lost_before"] = self._lost
         line = json.dumps({"time_s": round(self._clock(), 3), "event": event, **facts}) + "\n"
+        raw = (("\n" if self._torn else "") + line).encode()
         try:
-            os.write(self._descriptor, line.encode())
+            written = os.write(self._descriptor, raw)
         except OSError as error:
+            self._lost += 1
             self._fails(error)
+            return
+        if written < len(raw):
+            self._lost, self._torn = self._lost + 1, True
+            self._fails(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        else:
+            self._lost, self._torn, self.failing = 0, False, ""
 
     def refused(self, **facts: object) -> None:
         """Log a refusal, unless there were too many lately."""

@@ -30,6 +30,7 @@ from megatron_energy.clockd.messages import PROTOCOL, encode
 from megatron_energy.clockd.paths import socket_path
 
 TIMEOUT_S = 10.0  # clockd answers in milliseconds; eight GPUs that are restored at once take 50 ms
+RECONNECT_S = 0.02  # between two attempts where too many wait to be accepted
 RENEW_AFTER = 1 / 3  # of a lease's time
 
 _LONGEST_REPLY_BYTES = 1 << 20
@@ -64,16 +65,10 @@ class ClockdClient:
             path: its socket; default: ``MEGATRON_ENERGY_CLOCKD``, else the usual place.
             timeout_s: for every request.
 
-        Raises Unavailable: no clockd, or it does not let this user connect.
+        Raises Unavailable: no clockd, or it does not let this user connect. Another ClockdError: there is one, and it does not
+        answer or does not serve this process.
         """
-        path = path or socket_path()
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.settimeout(timeout_s)
-        try:
-            link.connect(str(path))
-        except OSError as error:
-            link.close()
-            raise Unavailable(_why_unreachable(path, error)) from error
+        link = _connected(path or socket_path(), timeout_s)
         try:
             return cls(link)
         except ClockdError:
@@ -232,6 +227,25 @@ class LeasedGpu:
     def release(self) -> None:
         """Give the choice of the clock back; the lease stays. Raises ClockdError."""
         self._lease.set_max_clock(self.uuid, None)
+
+
+def _connected(path: Path, timeout_s: float) -> socket.socket:
+    """A socket connected to clockd. Raises Unavailable; ClockdError where it does not accept connections in time."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.settimeout(timeout_s)
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            link.connect(str(path))
+            return link
+        except BlockingIOError as error:  # so many wait already that the kernel takes no more; with a timeout it does not wait for room
+            if time.monotonic() >= end_s:
+                link.close()
+                raise ClockdError(f"clockd at {path} accepts no connections: see whether it hangs (systemctl status)") from error
+            time.sleep(RECONNECT_S)
+        except OSError as error:
+            link.close()
+            raise Unavailable(_why_unreachable(path, error)) from error
 
 
 def _why_unreachable(path: Path, error: OSError) -> str:

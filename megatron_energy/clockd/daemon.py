@@ -10,21 +10,24 @@ import socket
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_energy.clockd import paths
 from megatron_energy.clockd.audit import Audit
-from megatron_energy.clockd.controls import Controls, restore_for
+from megatron_energy.clockd.controls import Controls, Device, restore_for
 from megatron_energy.clockd.hardware import Hardware, all_hardware, unambiguous_numbers
 from megatron_energy.clockd.lending import Lending
-from megatron_energy.clockd.rules import Rules, load_or_deny
+from megatron_energy.clockd.pidfd import open_pidfd
+from megatron_energy.clockd.rules import Range, Rules, load_or_deny
 from megatron_energy.clockd.saved import StateDirectory
 from megatron_energy.clockd.server import Server
 from megatron_energy.clockd.service import Service
 from megatron_energy.clockd.slurm import job_gpus_from_prolog
 from megatron_energy.clockd.systemd import notify
 from megatron_energy.errors import UserError
+from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.library import is_emulated
 
 STOPPING_S = 10.0  # how long a restore that fails is tried again before clockd stops without it
@@ -45,12 +48,14 @@ class Daemon:
 
     def __init__(self, options: Options) -> None:
         os.umask(0o077)
+        require_pidfds()
         self._options = options
         self._state = StateDirectory(options.state_directory)
         self._audit = Audit(options.audit_log)
         silent: dict[int, str] = {}
         gpus = all_hardware(silent)
         numbers = unambiguous_numbers(gpus.values())
+        self._gpus = gpus
         rules = self._load_rules()
         self._controls = Controls(gpus, self._state, rules.site_clocks_mhz, self._audit.write, time.monotonic)
         self._restore_what_was_left()
@@ -90,7 +95,7 @@ class Daemon:
         return self._stop()
 
     def _load_rules(self) -> Rules:
-        rules = load_or_deny(self._options.rules, self._state.site_mhz)
+        rules = rules_for(self._options.rules, self._gpus, self._state.site_mhz)
         if rules.unusable is not None:
             _say(f"everything is denied: {rules.unusable}")
         self._state.site_mhz = rules.site_clocks_mhz
@@ -132,6 +137,26 @@ class Daemon:
         return 1 if unrestored else 0
 
 
+def rules_for(path: Path, gpus: Mapping[str, Device], last_site_mhz: Range | None) -> Rules:
+    """The rules of ``path`` for these GPUs; see :func:`load_or_deny`.
+
+    A GPU without a clock in the site's range could not be restored to it, so such rules cannot be used either.
+    """
+    rules = load_or_deny(path, last_site_mhz)
+    site_mhz = rules.site_clocks_mhz
+    if site_mhz is None:
+        return rules
+    for uuid, gpu in gpus.items():
+        try:
+            supported_mhz = gpu.clocks_mhz()
+        except GpuError:  # it shows when the GPU is used
+            continue
+        if not any(mhz in site_mhz for mhz in supported_mhz):
+            reason = f"{path}: [site] clocks_mhz: {uuid} has no clock in it, its clocks are {supported_mhz[-1]} to {supported_mhz[0]} MHz"
+            return Rules(site_clocks_mhz=None if last_site_mhz == site_mhz else last_site_mhz, unusable=reason)
+    return rules
+
+
 def restore_without_daemon(options: Options, uuids: tuple[str, ...] | None) -> tuple[list[str], dict[str, str]]:
     """What ``clockd restore`` does where no clockd runs.
 
@@ -146,7 +171,7 @@ def restore_without_daemon(options: Options, uuids: tuple[str, ...] | None) -> t
     """
     state = StateDirectory(options.state_directory)
     gpus: dict[str, Hardware] = all_hardware({})
-    rules = load_or_deny(options.rules, state.site_mhz)
+    rules = rules_for(options.rules, gpus, state.site_mhz)
     audit = Audit(options.audit_log)
     controls = Controls(gpus, state, rules.site_clocks_mhz, audit.write, time.monotonic)
     wanted = controls.changed() if uuids is None else uuids
@@ -161,13 +186,22 @@ def restore_without_daemon(options: Options, uuids: tuple[str, ...] | None) -> t
     return [uuid for uuid in wanted if uuid not in unrestored], unrestored
 
 
+def require_pidfds() -> None:
+    """Raise UserError on a kernel on which the end of a client's process cannot be seen."""
+    try:
+        os.close(open_pidfd(os.getpid()))
+    except OSError as error:
+        raise UserError(f"clockd needs Linux 5.3 or later, without a filter on pidfd_open ({error.strerror})") from error
+
+
 def bind(path: Path, rules: Rules) -> socket.socket:
     """A listening socket at ``path``, in place of one that nobody listens to. Raises UserError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
-            path.parent.chmod(0o755)  # whatever the umask
+        for folder in reversed(path.parents):
+            if not folder.exists():
+                folder.mkdir()
+                folder.chmod(0o755)  # whatever the umask, so that users reach the socket
         _remove_stale(path)
         listener.bind(str(path))  # mode 0600 by the umask, so that nobody connects before the mode is right
         listener.listen(256)

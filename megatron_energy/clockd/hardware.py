@@ -51,9 +51,10 @@ class Hardware:
     def set_power_limit_mw(self, limit_mw: int) -> None:
         """Set the power limit."""
         if self.split():
-            raise NotSupported(f"GPU {self.index()} is split by MIG: its power limit is shared by all instances and is left alone")
+            raise NotSupported(f"GPU {self.index} is split by MIG: its power limit is shared by all instances and is left alone")
         call(pynvml.nvmlDeviceSetPowerManagementLimit, self._handle(), limit_mw)
 
+    @property
     def index(self) -> int:
         """NVML's number of the GPU."""
         return self._gpu.index
@@ -88,7 +89,7 @@ def unambiguous_numbers(gpus: Iterable[Hardware]) -> dict[int, str] | None:
     numbers: dict[int, str] = {}
     for gpu in gpus:
         try:
-            index, minor = gpu.index(), gpu.minor_number()
+            index, minor = gpu.index, gpu.minor_number()
         except NotSupported:
             return None
         except GpuError:

@@ -13,6 +13,8 @@ import socket
 import struct
 from dataclasses import dataclass, field
 
+from megatron_energy.clockd.pidfd import open_pidfd
+
 # asm-generic/socket.h; Python's socket module has no names for them.
 SO_PEERGROUPS = 59  # since Linux 4.13
 SO_PEERPIDFD = 77  # since Linux 6.5
@@ -54,6 +56,8 @@ def peer_of(connection: socket.socket) -> Peer:
     try:
         pidfd = _pidfd(connection, pid, uid)
     except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            raise NoPeer(f"clockd cannot hold process {pid}: its kernel has no pidfds, or they are filtered ({error.strerror})") from error
         raise NoPeer(f"process {pid} that connected is gone ({error.strerror or error})") from error
     peer = Peer(pid, uid, frozenset({gid, *_groups(connection)}), pidfd)
     if has_ended(pidfd):
@@ -76,7 +80,7 @@ def _pidfd(connection: socket.socket, pid: int, uid: int) -> int:
         if error.errno != errno.ENOPROTOOPT:
             raise
     # Before Linux 6.5 the number must be looked up, and may meanwhile be another process's: then at least it must be the same user's.
-    pidfd = os.pidfd_open(pid)
+    pidfd = open_pidfd(pid)
     try:
         if os.stat(f"/proc/{pid}").st_uid != uid:
             raise ProcessLookupError(errno.ESRCH, "its number is another user's by now")

@@ -39,6 +39,7 @@ Gpus: TypeAlias = frozenset[str] | Literal["all", "slurm-job"]
 
 _CLOCKD_KEYS = ("socket_group", "longest_ttl_s", "connections_per_user", "lowers_per_s", "slurm_jobs")
 _SITE_KEYS = ("clocks_mhz",)
+_HIGHEST_ID = 2**32 - 2  # -1 stands for "none" in the kernel
 _RULE_KEYS = ("users", "groups", "gpus", "clocks_mhz", "power_w")
 
 
@@ -124,7 +125,7 @@ def _rules(parser: configparser.ConfigParser) -> Rules:
     defaults = Rules()
     group = clockd.get("socket_group")
     jobs = Path(clockd.get("slurm_jobs", str(defaults.slurm_jobs)))
-    if not jobs.is_absolute():
+    if not jobs.is_absolute() or "\0" in str(jobs):
         raise _Malformed(f"[clockd] slurm_jobs = {jobs}: give an absolute path")
     return Rules(
         rules=tuple(_rule(parser, name) for name in parser.sections() if name.startswith("rule ")),
@@ -141,6 +142,9 @@ def _rule(parser: configparser.ConfigParser, section: str) -> Rule:
     values = _section(parser, section, _RULE_KEYS)
     if "gpus" not in values or not ("users" in values or "groups" in values):
         raise _Malformed(f"[{section}] needs gpus, and users or groups")
+    for key in {"users", "groups", "gpus"} & set(values):
+        if not _words(values[key]):
+            raise _Malformed(f"[{section}] {key} = {values[key]}: give at least one, or leave the key out")
     users = _words(values.get("users", ""))
     power_w = _range(values, section, "power_w")
     return Rule(
@@ -196,7 +200,9 @@ def _gpus(value: str, section: str) -> Gpus:
 
 
 def _identity(word: str, section: str, key: str, lookup: Callable[[str], int]) -> int:
-    if word.isdecimal():
+    if re.fullmatch(r"[0-9]+", word):
+        if int(word) > _HIGHEST_ID:
+            raise _Malformed(f"[{section}] {key}: {word} is no number of a user or group")
         return int(word)
     try:
         return lookup(word)

@@ -160,7 +160,7 @@ class StateDirectory(Memory):
             self.site_mhz = None if site_mhz is None else Range(int(site_mhz[0]), int(site_mhz[1]))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise UserError(
                 f"{file} cannot be understood ({error}): restore the GPUs by hand (nvidia-smi -rgc; nvidia-smi -pl WATTS), then remove it"
             ) from error

@@ -6,8 +6,9 @@ which runs as root, leaves one file per job, and its Epilog removes it (docs/clo
     /run/megatron-energy/jobs/4711.json     {"uid": 1003, "gpus": "GPU-5d3c...,GPU-81f0..."}
 
 The job of a caller is read from its control group where Slurm makes one; without, all jobs of his user on this node
-count as his. A file counts only if it names the caller's user. ``gpus`` are UUIDs, or Slurm's numbers (SLURM_JOB_GPUS):
-those are taken only where NVML's indices and the driver's minor numbers are the same, since sites differ in which they mean.
+count as his, and files of others that are being written or removed just then are none of his business. A file counts only if
+it names the caller's user. ``gpus`` are UUIDs, or Slurm's numbers (SLURM_JOB_GPUS): those are taken only where NVML's indices
+and the driver's minor numbers are the same, since sites differ in which they mean.
 No Slurm command is called: scontrol may hang while a prolog runs.
 """
 
@@ -43,10 +44,9 @@ def job_gpus_from_prolog(folder: Path, gpu_numbers: Mapping[int, str] | None, pr
 
     def job_gpus(peer: Peer) -> frozenset[str]:
         job = job_of(processes / str(peer.pid) / "cgroup")
-        files = [folder / f"{job}.json"] if job is not None else sorted(folder.glob("[0-9]*.json"))
+        records = [(folder / f"{job}.json", *_record(folder / f"{job}.json"))] if job is not None else _readable(folder, peer.uid)
         gpus: set[str] = set()
-        for file in files:
-            uid, names = _record(file)
+        for file, uid, names in records:
             if uid == peer.uid:
                 gpus |= _uuids(file, names, gpu_numbers)
         return frozenset(gpus)
@@ -67,6 +67,20 @@ def job_of(cgroup_file: Path) -> int | None:
             if match is not None:
                 return int(match[1])
     return None
+
+
+def _readable(folder: Path, uid: int) -> list[tuple[Path, int, list[str]]]:
+    """All records of a folder that can be read. Raises UserError where one cannot and none of this user's can."""
+    records: list[tuple[Path, int, list[str]]] = []
+    problem: UserError | None = None
+    for file in sorted(folder.glob("[0-9]*.json")):
+        try:
+            records.append((file, *_record(file)))
+        except UserError as error:
+            problem = problem or (error if file.exists() else None)
+    if problem is not None and all(owner != uid for _, owner, _ in records):
+        raise problem
+    return records
 
 
 def _record(file: Path) -> tuple[int, list[str]]:

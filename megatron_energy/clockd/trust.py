@@ -15,7 +15,8 @@ LONGEST_FILE_BYTES = 1 << 20
 def read_trusted(path: Path) -> str:
     """The text of ``path``, which must belong to root (or to clockd's own user) and be writable by its owner alone.
 
-    The folder it lies in is held to the same, a sticky one (as /tmp) excepted. Raises UserError with the reason.
+    All folders above it are held to the same, sticky ones (as /tmp) excepted, and those above what it links to. Raises UserError
+    with the reason.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not blocked by a FIFO of that name
@@ -24,7 +25,8 @@ def read_trusted(path: Path) -> str:
             if not stat.S_ISREG(facts.st_mode):
                 raise UserError(f"{path} is not a file")
             _require_operators(facts, str(path), sticky_will_do=False)
-            _require_operators(path.parent.stat(), f"the folder of {path}", sticky_will_do=True)
+            for folder in {*path.absolute().parents, *path.resolve().parents}:
+                _require_operators(folder.stat(), f"the folder {folder} of {path}", sticky_will_do=True)
             raw = file.read(LONGEST_FILE_BYTES + 1)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error

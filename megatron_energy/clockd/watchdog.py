@@ -18,6 +18,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+from megatron_energy.clockd.pidfd import open_pidfd
 from megatron_energy.gpus.errors import GpuError
 
 ANSWER_S = 30.0  # starting Python and NVML takes a second or two on a loaded host
@@ -46,7 +47,7 @@ class Watchdog:
         self._received = b""
         self._why_ended = ""
         try:
-            trainer = os.pidfd_open(self._pid)  # made here: a pidfd that the child opened might be of another process already
+            trainer = open_pidfd(self._pid)  # made here: a pidfd that the child opened might be of another process already
         except OSError as error:
             raise WatchdogError(f"this kernel cannot watch processes (pidfd_open: {error.strerror or error})") from error
         command = [sys.executable, "-m", "megatron_energy.clockd.watchdog_process", str(trainer)]

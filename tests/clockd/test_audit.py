@@ -1,4 +1,5 @@
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -62,6 +63,26 @@ def test_a_full_disk_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     audit.write("leased")
     audit.write("leased")
     assert capsys.readouterr().err.count("No space left on device") == 1
+    audit.close()
+
+
+def test_after_a_full_disk_the_log_goes_on_at_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit, write = Audit(path, FakeClock(7.0)), os.write
+    audit.write("first")
+    monkeypatch.setattr(os, "write", lambda descriptor, raw: write(descriptor, raw[:10]))  # the last bytes of the disk
+    audit.write("torn")
+    assert "No space left on device" in audit.failing
+    monkeypatch.undo()
+    audit.write("second")
+    assert audit.failing == ""
+    first, torn, second = path.read_text().splitlines()
+    assert json.loads(first)["event"] == "first" and len(torn) == 10
+    assert json.loads(second) == {"time_s": 7.0, "event": "second", "lost_before": 1}
+    path.write_text(path.read_text() + "torn by a kill")
+    audit.reopen()
+    audit.write("third")
+    assert json.loads(path.read_text().splitlines()[-1]) == {"time_s": 7.0, "event": "third"}
     audit.close()
 
 

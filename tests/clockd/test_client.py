@@ -1,3 +1,4 @@
+import contextlib
 import os
 import socket
 import threading
@@ -53,6 +54,25 @@ class Script:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
+
+
+def test_a_clockd_that_accepts_nobody_is_not_taken_for_none(tmp_path: Path) -> None:
+    """Its queue is full (it hangs, or many ranks start at once). Who believed that there is none would set clocks beside it."""
+    path = tmp_path / "socket"
+    waiting: list[socket.socket] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting.append(socket.socket(socket.AF_UNIX))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(str(path))
+        with pytest.raises(ClockdError, match="accepts no connections") as refused:
+            ClockdClient.connect(path, timeout_s=0.05)
+        assert not isinstance(refused.value, Unavailable)
+    for link in waiting:
+        link.close()
 
 
 def test_where_clockd_is() -> None:

@@ -6,11 +6,15 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from megatron_energy.clockd.daemon import rules_for
 from megatron_energy.clockd.errors import Busy, ConnectionLost, Denied, LeaseEnded
+from megatron_energy.clockd.rules import Range
 from megatron_energy.emulation.state import Fault
+from tests.clockd.fake_devices import FakeDevice
 from tests.clockd.host import EVERYTHING, Host, hold, kill_group, wait_until
 
 AS_FOUND = ((0, 0), 300_000)
@@ -171,6 +175,26 @@ def test_the_sites_clocks_are_what_is_restored(new_host: Callable[..., Host]) ->
     host.write_rules("[site\n")
     host.start()
     assert host.locked() == (300, 1200)
+
+
+def test_a_sites_range_that_a_gpu_does_not_have_cannot_be_used(tmp_path: Path) -> None:
+    """It could not be restored to it, ever."""
+    path = tmp_path / "clockd.ini"
+    path.write_text("[site]\nclocks_mhz = 1500-3000\n" + EVERYTHING)
+    path.chmod(0o644)
+    device = FakeDevice()
+    rules = rules_for(path, {"GPU-a": device}, Range(300, 1200))
+    assert rules.unusable == f"{path}: [site] clocks_mhz: GPU-a has no clock in it, its clocks are 210 to 1410 MHz"
+    assert (rules.rules, rules.site_clocks_mhz) == ((), Range(300, 1200))
+    assert rules_for(path, {"GPU-a": device}, Range(1500, 3000)).site_clocks_mhz is None  # the last known one is no better
+    path.write_text("[site]\nclocks_mhz = 1400-3000\n" + EVERYTHING)
+    assert rules_for(path, {"GPU-a": device}, None).site_clocks_mhz == Range(1400, 3000)
+
+
+def test_a_socket_in_a_folder_of_a_folder_that_is_not_there_yet(host: Host) -> None:
+    host.socket = host.folder / "new" / "folder" / "clockd.sock"
+    host.start()
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in list(host.socket.parents)[:2]] == [0o755, 0o755]
 
 
 def test_unusable_rules_deny_everything_and_say_so(new_host: Callable[..., Host]) -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import socket
 import time
@@ -7,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from megatron_energy.clockd import peers
+from megatron_energy.clockd.daemon import require_pidfds
 from megatron_energy.clockd.peers import NoPeer, has_ended, peer_of
+from megatron_energy.clockd.pidfd import open_pidfd
+from megatron_energy.errors import UserError
 
 
 @pytest.fixture
@@ -65,6 +69,30 @@ def test_a_process_that_is_gone_by_then(listener: socket.socket, monkeypatch: py
     os.waitpid(pid, 0)
     with pytest.raises(NoPeer, match=f"process {pid} that connected is gone"):
         peer_of(link)
+
+
+def test_without_pidfds_it_says_so(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_pid: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(peers, "SO_PEERPIDFD", 9999)
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(listener.getsockname())
+        with pytest.raises(NoPeer, match="its kernel has no pidfds"):
+            peer_of(listener.accept()[0])
+    with pytest.raises(UserError, match=r"needs Linux 5\.3"):
+        require_pidfds()
+
+
+def test_a_python_that_does_not_know_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that were built on an older Linux."""
+    monkeypatch.delattr(os, "pidfd_open")
+    held = open_pidfd(os.getpid())
+    assert not has_ended(held) and not os.get_inheritable(held)
+    os.close(held)
+    with pytest.raises(ProcessLookupError):
+        open_pidfd(2**22 + 1)  # above the kernel's highest
 
 
 def test_a_number_that_is_another_users_by_now(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:

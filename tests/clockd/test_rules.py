@@ -99,6 +99,12 @@ def test_an_empty_file_allows_nothing(tmp_path: Path) -> None:
         ("[rule a]\nusers=3\ngpus=all\nclocks_mhz=1410-210", r"clocks_mhz = 1410-210: give LEAST-MOST"),
         ("[rule a]\nusers=3\ngpus=all\nclocks_mhz=0-210", r"clocks_mhz = 0-210: give LEAST-MOST"),
         ("[rule a]\nusers=3\ngpus=all\npower_w=200.5-300", r"power_w = 200.5-300: give LEAST-MOST"),
+        ("[rule a]\nusers=,\ngpus=all", r"\[rule a\] users = ,: give at least one"),
+        ("[rule a]\nusers=3\ngpus=,", r"\[rule a\] gpus = ,: give at least one"),
+        ("[rule a]\nusers=4294967295\ngpus=all", r"\[rule a\] users: 4294967295 is no number of a user"),
+        ("[rule a]\nusers=\u0663\ngpus=all", r"\[rule a\] users: this host knows no \u0663"),
+        ("[clockd]\nsocket_group=" + 20 * "9", r"\[clockd\] socket_group: 9+ is no number of a user or group"),
+        ("[clockd]\nslurm_jobs=/jo\0bs", "slurm_jobs = .*: give an absolute path"),
         ("[clockd]\nlongest_ttl_s=0", "longest_ttl_s = 0: give a whole number from 1 to 86400"),
         ("[clockd]\nlowers_per_s=many", "lowers_per_s = many: give a whole number"),
         ("[clockd]\nslurm_jobs=jobs", "slurm_jobs = jobs: give an absolute path"),
@@ -130,10 +136,23 @@ def test_a_file_that_others_can_write_is_not_believed(tmp_path: Path, mode: int)
 def test_nor_is_one_in_a_folder_that_others_can_write(tmp_path: Path) -> None:
     path = file(tmp_path, "text")
     tmp_path.chmod(0o777)
-    with pytest.raises(UserError, match=r"the folder of .*clockd\.ini can be written by others"):
+    with pytest.raises(UserError, match=r"the folder .* of .*clockd\.ini can be written by others"):
         read_trusted(path)
     tmp_path.chmod(0o1777)  # sticky: others cannot replace the file there
     assert read_trusted(path) == "text"
+
+
+def test_nor_one_that_lies_or_is_linked_below_such_a_folder(tmp_path: Path) -> None:
+    open_folder = tmp_path / "open"
+    (open_folder / "site").mkdir(parents=True)
+    path = file(open_folder / "site", "text")
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert read_trusted(link) == "text"
+    open_folder.chmod(0o777)  # whoever can rename site can put any other file of root's in its place
+    for name in (path, link):
+        with pytest.raises(UserError, match=rf"the folder {open_folder} of {name} can be written by others"):
+            read_trusted(name)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

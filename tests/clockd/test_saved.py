@@ -64,7 +64,13 @@ def test_what_cannot_be_kept_is_not_changed(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"version": 2}', '{"version": 1, "boot_id": "b", "site_mhz": null, "gpus": {"GPU-a": 1}}']
+    "content",
+    [
+        *("", "{", "[]", "[" * 100_000, '{"version": 2}', '{"version": 1}'),
+        '{"version": 1, "boot_id": "b", "site_mhz": [1], "gpus": {}}',
+        '{"version": 1, "boot_id": "b", "site_mhz": null, "gpus": {"GPU-a": 1}}',
+        '{"version": 1, "boot_id": "b", "site_mhz": null, "gpus": {"G": {"clocks": true, "power_limit_mw": 1e999, "own_limits_mw": []}}}',
+    ],
 )
 def test_a_file_that_is_not_understood_stops_clockd(tmp_path: Path, content: str) -> None:
     (tmp_path / STATE_FILE).write_text(content)

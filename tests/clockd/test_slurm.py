@@ -72,6 +72,20 @@ def test_without_control_groups_all_jobs_of_the_user_count(tmp_path: Path, jobs:
     assert job_gpus(PEER) == {"GPU-c"}
 
 
+def test_files_of_other_jobs_are_none_of_his_business(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Prolog writes one just now, an Epilog removes one: neither may end this user's lease."""
+    record(jobs, 4712, 1003, "GPU-c")
+    (jobs / "4711.json").write_text("")
+    (jobs / "4713.json").symlink_to(jobs / "gone")
+    job_gpus = job_gpus_from_prolog(jobs, None, tmp_path)
+    assert job_gpus(PEER) == {"GPU-c"}
+    (jobs / "4712.json").unlink()
+    with pytest.raises(UserError, match=r"4711\.json is malformed"):  # it might be his
+        job_gpus(PEER)
+    (jobs / "4711.json").unlink()
+    assert job_gpus(PEER) == set()
+
+
 def test_numbers_instead_of_uuids(tmp_path: Path, jobs: Path) -> None:
     record(jobs, 4711, 1003, "0,2")
     assert job_gpus_from_prolog(jobs, {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}, tmp_path)(PEER) == {"GPU-a", "GPU-c"}
@@ -83,10 +97,7 @@ def test_numbers_instead_of_uuids(tmp_path: Path, jobs: Path) -> None:
 
 class Numbered:
     def __init__(self, index: int, minor: int | GpuError) -> None:
-        self.number, self.minor, self.uuid = index, minor, f"GPU-{index}"
-
-    def index(self) -> int:
-        return self.number
+        self.index, self.minor, self.uuid = index, minor, f"GPU-{index}"
 
     def minor_number(self) -> int:
         if isinstance(self.minor, GpuError):
