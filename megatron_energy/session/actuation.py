@@ -144,16 +144,28 @@ class GuardedActuator:
 
     def __init__(self, actuator: Actuator, watchdog: Watchdog) -> None:
         self._actuator, self._watchdog = actuator, watchdog
+        self._lowered = False  # by this process, and not given back
 
     def set_max_clock(self, clock_mhz: int) -> None:
         """See :class:`~megatron_energy.gpus.actuators.Actuator`; NoPermission once the watchdog has ended."""
         if not self._watchdog.alive:
             raise NoPermission("the watchdog that restores clocks after a crash has ended, so none are set any more")
+        self._lowered = True
         self._actuator.set_max_clock(clock_mhz)
 
     def release(self) -> None:
         """Give the clock back, with or without a watchdog."""
         self._actuator.release()
+        self._lowered = False
+
+    def close(self) -> None:
+        """End the watchdog, which gives the clock back. Raises GpuError where neither it nor this process could."""
+        try:
+            restored = not self._watchdog.close()
+        except WatchdogError:
+            restored = False
+        if self._lowered and not restored:
+            self.release()
 
 
 def _take_directly(gpu: NvmlGpu, why_no_clockd: str) -> Hold:
@@ -165,13 +177,10 @@ def _take_directly(gpu: NvmlGpu, why_no_clockd: str) -> Hold:
     except WatchdogError as error:
         return Hold(Way("none", f"{why_no_clockd}; {error}"))
 
-    def close() -> None:
-        with suppress(WatchdogError):
-            watchdog.close()
-
+    actuator = GuardedActuator(NvmlActuator(gpu), watchdog)
     try:
         watchdog.guard(gpu.uuid)
     except WatchdogError as error:
-        close()
+        actuator.close()
         return Hold(Way("none", f"{why_no_clockd}; {error}"))
-    return Hold(Way("nvml"), GuardedActuator(NvmlActuator(gpu), watchdog), close)
+    return Hold(Way("nvml"), actuator, actuator.close)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-Task = Callable[[], None]
+Task = Callable[[], object]
 
 
 class Background:

@@ -151,12 +151,17 @@ class Conductor:
         """At the log interval, with Megatron's TensorBoard writer."""
         self.reporter.write(step, writer)
 
-    def give_up(self, error: Exception, next_iteration: int) -> list[list[Entry]]:
-        """Something of ours went wrong in :meth:`take`: maximum clocks for every rank, whatever the coordinator is doing just now."""
-        self._background.submit(lambda: self._failed(error))
-        for timetable in self._timetables:
-            timetable.change([(next_iteration, constant_clock("maximum", 0))])
+    def give_up(self, why: str) -> None:
+        """Something of ours went wrong: no plan and no records from here on, whatever the coordinator is doing just now."""
+        self._background.submit(lambda: self._dropped(why))
+
+    def at_maximum(self, next_iteration: int) -> list[list[Entry]]:
+        """By rank, entries of its timetable that give the clock back."""
         return [[(next_iteration, constant_clock("maximum", 0))] for _ in self._timetables]
+
+    def _dropped(self, why: str) -> None:
+        if not self.coordinator.drop(f"{why}; nothing more is recorded"):
+            self.coordinator.say(f"nothing more is recorded: {why}")
 
     def _failed(self, error: Exception) -> None:
         """Say that clocks are given back; RUN_DIR/error.txt tells us where it happened."""

@@ -4,22 +4,22 @@ Between two log intervals of Megatron's nothing is exchanged: every rank follows
 its own controller. At a log interval the home rank hears what all ranks did and may change their timetables from the next iteration on.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 from megatron_energy.gpus.controller import ClockController
 from megatron_energy.gpus.counts import Counts
-from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import ClockRequest, Program
 from megatron_energy.session.actuation import Hold
 from megatron_energy.session.conductor import Batch, Conductor, Handed
+from megatron_energy.session.defects import Fence, Step, end_all, no_exchange, noted
 from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.instruments import Ended, Instruments
 from megatron_energy.session.rank_records import thinned
+from megatron_energy.session.reporting import show
 from megatron_energy.session.timetable import Entry, Timetable
 
 IN_FULL = 3
@@ -56,6 +56,7 @@ class ControlledSession:
         settled_at_log: Megatron has waited for the GPU when it logs. If not, the last iteration is handed in one log interval later,
             so that no wait is added.
         other_writer: asked at log intervals who else has set something of this GPU since, in words; empty: nobody.
+        say: prints one line for the user.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class ControlledSession:
         conductor: Conductor | None,
         settled_at_log: bool = True,
         other_writer: Callable[[], str] = lambda: "",
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.controller = controller
         self._exchange, self._hold, self._instruments = exchange, hold, instruments
         self._timetable, self._conductor = timetable, conductor
-        self._other_writer = other_writer
+        self._other_writer, self._say = other_writer, say
         self._kept_back = 0 if settled_at_log else 1
         self._iteration = 0  # training iterations so far
         self._serial = 0  # evaluations too
@@ -84,7 +86,8 @@ class ControlledSession:
         self._stopped: str | None = None
         self._microbatches: int | None = None  # where the timetable is for another number
         self._told: set[str] = set()
-        self._exchanging = True
+        self._talking = Fence(self._exchange_failed, describe=no_exchange)
+        self._conducting = Fence(self._conductor_failed, conductor.reporter.directory if conductor is not None else None)
 
     @property
     def requests(self) -> Requests:
@@ -144,7 +147,7 @@ class ControlledSession:
         try:
             self._note(number, program, evaluation)
         except Exception as error:  # noqa: BLE001 -- a defect of ours ends the plan, not the training
-            self.broken(f"an error in megatron-energy ({type(error).__name__}: {error})")
+            self.broken(noted(error))
 
     def _note(self, number: int, program: Program, evaluation: bool) -> None:
         directive = self._timetable.at(self._iteration) if self._iteration else Directive("baseline")
@@ -156,7 +159,7 @@ class ControlledSession:
         before, self._counted = self._counted, counts
         new = (counts.issued - before.issued, counts.late_raises - before.late_raises, counts.disobeyed - before.disobeyed)
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
-        if self._exchanging:  # otherwise nobody will ask
+        if not self._talking.failed:  # otherwise nobody will ask
             other_size = self._microbatches is not None
             self._pending.append(_Pending(self._serial, ended, self._iteration, directive, kept, trusted, other_size, *new))
 
@@ -164,14 +167,14 @@ class ControlledSession:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
         if not self._kept_back:
             self.controller.caught_up()  # the host has just waited for the GPU
-        if not self._exchanging:
-            return
-        try:
-            self._talk(iteration, writer)
-        except (RuntimeError, OSError) as error:  # the network, or a rank that has died: others will not come any more
-            self._exchanging = False
-            self._pending = []
-            self.stop(f"the exchange between ranks failed ({error})")
+        self._talking.run(lambda: self._talk(iteration, writer))
+
+    def _exchange_failed(self, why: str) -> None:
+        """The others will not come any more."""
+        self._pending = []
+        self.stop(why)
+        if self._conductor is not None:
+            self._say(f"maximum clocks from here on, and no more records: {why}")
 
     def _talk(self, iteration: int, writer: object) -> None:
         gathered = self._exchange.gather(self._batch())
@@ -188,26 +191,36 @@ class ControlledSession:
             self._microbatches = None
 
     def _conducted(self, conductor: Conductor, gathered: list[Batch], iteration: int, writer: object) -> list[list[Entry]] | None:
-        """A defect of ours ends the plan, not the training: the other ranks wait for an answer."""
-        try:
+        """What comes next. A defect of ours ends the plan and the records, not the training: the other ranks wait for an answer."""
+
+        def conduct() -> list[list[Entry]] | None:
             replies = conductor.take(gathered, self._iteration + 1)
             conductor.write(iteration, writer)
             return replies
-        except Exception as error:  # noqa: BLE001 -- see above
-            return conductor.give_up(error, self._iteration + 1)
+
+        ended = self._conducting.failed
+        replies = self._conducting.run(conduct)
+        return conductor.at_maximum(self._iteration + 1) if self._conducting.failed and not ended else replies
+
+    def _conductor_failed(self, why: str) -> None:
+        if self._conductor is not None:
+            self._conductor.give_up(why)
 
     def _batch(self) -> Batch:
         """What has happened since the last one. A defect of ours is told, and not raised while the others wait."""
         ready = self._pending[: len(self._pending) - self._kept_back]
         self._pending = self._pending[len(ready) :]
+        entries: list[Handed] = []
+        other_writer = ""
         try:
             records = self._instruments.records([pending.ended for pending in ready])
             entries = [self._entry(pending, record) for pending, record in zip(ready, records, strict=True)]
+            other_writer = self._other_writer()
         except Exception as error:  # noqa: BLE001 -- see above
-            self.broken(f"an error in megatron-energy ({type(error).__name__}: {error})")
+            self.broken(noted(error))
             entries = []
         reasons = (self._once(self._broken), self._once(self._stale), self._once(self._stopped))
-        return Batch(entries, *reasons, self._microbatches, self._other_writer())
+        return Batch(entries, *reasons, self._microbatches, other_writer)
 
     def _once(self, reason: str | None) -> str | None:
         """The reason where it was not told before."""
@@ -232,15 +245,12 @@ class ControlledSession:
 
     def close(self) -> None:
         """The end of the run: the clock is given back first, and the home rank reports last."""
-        with contextlib.ExitStack() as steps:  # the last one first, each whatever becomes of the others
-            steps.callback(self._report)
-            steps.callback(self._instruments.close)
-            steps.callback(self._hold.close)
-            steps.callback(self.controller.close)
-
-    def _report(self) -> None:
-        if self._conductor is not None:
-            self._conductor.coordinator.finish()
-            report = self._conductor.reporter.finish()
-            if report is not None:
-                print_report(report)
+        rank, conductor = self._exchange.rank, self._conductor
+        steps: list[Step] = [
+            (f"rank {rank}: the end of its clock control", self.controller.close),
+            (f"rank {rank}: its GPU may not be as it was found", self._hold.close),
+            (f"rank {rank}: the end of its instruments", self._instruments.close),
+        ]
+        if conductor is not None:
+            steps += [("the end of the run", conductor.coordinator.finish), ("no report", lambda: show(conductor.reporter.finish()))]
+        end_all(steps, self._say, conductor.reporter.directory if conductor is not None else None)

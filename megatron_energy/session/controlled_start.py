@@ -21,6 +21,7 @@ from megatron_energy.session.clock_trace import TracedActuator
 from megatron_energy.session.conductor import Conductor
 from megatron_energy.session.controlled_session import ControlledSession
 from megatron_energy.session.coordinator import Coordinator
+from megatron_energy.session.defects import end_all
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.instruments import Instruments
@@ -95,14 +96,14 @@ def start(
     if not refused:
         latencies, refused = _latencies(options, exchange, terms, gpu, actuator, work)
     if refused:
-        hold.close()
+        end_all([(f"rank {facts.rank}: its GPU may not be as it was found", hold.close)], say)
         return MeasuredSession(options, facts, exchange, gpu, say, why_uncontrolled=refused)
     opened = _Opened(options, exchange, terms, gpu, work, say)
     try:
         conductor, lead_s = opened.home(offers, latencies)
         session = opened.session(hold, actuator, latencies[0].in_force_s if latencies else IN_FORCE_S, lead_s, conductor)
     except BaseException:  # a defect of ours too: the clock is given back
-        hold.close()
+        end_all([(f"rank {facts.rank}: its GPU may not be as it was found", hold.close)], say)
         raise
     running.append(session)
     for reason in lost:
@@ -270,7 +271,7 @@ class _Opened:
         timetable = Timetable(opening(self._options, self._terms.clocks_mhz))
         limit = LimitWatch(lambda: self._gpu.power_limits().current_w)
         parts = (hold, controller, instruments, timetable, conductor)
-        session = ControlledSession(self._exchange, *parts, self._work.settled_at_log, limit.changed)
+        session = ControlledSession(self._exchange, *parts, self._work.settled_at_log, limit.changed, self._say)
         stopped.append(session.stop)
         controller.start()
         return session

@@ -133,8 +133,8 @@ class Coordinator:
             which = f" for {self.facts.any.microbatches} microbatches" if self._sizes > 1 else ""
             self.say(f"no plan{which} came into force: {more} more iteration{'s' if more > 1 else ''} needed, {self._needs}")
 
-    def drop(self, reason: str, *, comparable: bool = True) -> None:
-        """Give the clocks back for the rest of the run; said once, whatever else goes wrong later.
+    def drop(self, reason: str, *, comparable: bool = True) -> bool:
+        """Give the clocks back for the rest of the run; said once, whatever else goes wrong later. Whether this was that once.
 
         Args:
             reason: for the user.
@@ -142,14 +142,15 @@ class Coordinator:
         """
         self.findings.comparable = self.findings.comparable and comparable
         if self.findings.off_reason is not None:
-            return
+            return False
         if self.options.policy in UNPLANNED:  # nothing was requested, so there is nothing to give back
             self.findings.off_reason = reason
             self.say(f"from here on, iterations are not compared with the baseline: {reason}")
-            return
+            return True
         self._course.close()
         self._course = self._maximum(reason)
         self._next = next(self._course)
+        return True
 
     def resized(self, microbatches: int) -> bool:
         """The iterations from now on have so many microbatches (a batch size ramp-up), so they need a baseline and a plan of their own.

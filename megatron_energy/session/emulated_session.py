@@ -1,16 +1,16 @@
 """One rank's part in a run on emulated GPUs."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megatron_energy.emulation.settle import SettleError
 from megatron_energy.errors import UserError
-from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.coordinator import Coordinator
-from megatron_energy.session.defects import noted
+from megatron_energy.session.defects import Fence, Step, end_all, no_exchange, noted
 from megatron_energy.session.directive import Directive, TransitionPoint, constant_clock, evaluation_requests
 from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, gpus_per_node, on_emulated_nodes, settler
 from megatron_energy.session.exchange import Exchange
@@ -19,7 +19,7 @@ from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.planned import PlannedRun
 from megatron_energy.session.planner import Planner
-from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.reporting import Reporter, show
 from megatron_energy.session.signals import signals_of
 from megatron_energy.session.summaries import Standing, summarise
 
@@ -59,7 +59,7 @@ class Home:
         self.advances = self._reached()
         self._written: PlannedRun | None = None
         self._stuck = False
-        self._unreported = False  # a defect has ended the records
+        self._records = Fence(self._unrecorded, self.reporter.directory)
 
     def settle(self, recorded: Sequence[Recorded], iteration: int, evaluation: bool) -> IterationData | None:
         """Settle one iteration and decide about the next; what cannot be trusted ends the plan, not the training.
@@ -107,13 +107,11 @@ class Home:
 
     def report(self, write: Callable[[], None]) -> None:
         """Write something down; a defect of ours ends the records and the plan, not the training."""
-        if self._unreported:
-            return
-        try:
-            write()
-        except Exception as error:  # noqa: BLE001 -- whatever it is, training goes on
-            self._unreported = True
-            self.failed(error)
+        self._records.run(write)
+
+    def _unrecorded(self, why: str) -> None:
+        if not self.coordinator.drop(f"{why}; nothing more is recorded"):
+            self.coordinator.say(f"nothing more is recorded: {why}")
 
     def _reached(self) -> list[Advance]:
         """By rank, how far its GPU got."""
@@ -135,7 +133,7 @@ class EmulatedSession:
     """
 
     def __init__(self, options: EnergyOptions, facts: RankFacts, exchange: Exchange, say: Callable[[str], None]) -> None:
-        self._exchange = exchange
+        self._exchange, self._rank, self._say = exchange, facts.rank, say
         gathered = exchange.gather(facts)
         job = on_emulated_nodes(gathered, options.emulated_gpus_per_node) if gathered is not None else None
         job = exchange.broadcast(job)
@@ -146,6 +144,7 @@ class EmulatedSession:
         self._device = EmulatedDevice(options, mine, exchange.world_size)
         self._home = self._at_home(options, job, say)
         self._uuids = exchange.gather(self._device.gpu.uuid)
+        self._talking = Fence(self._alone, describe=no_exchange)
         self._directive: Directive = Directive("baseline")
         self._broken: str | None = None
         self._stale: str | None = None
@@ -196,6 +195,15 @@ class EmulatedSession:
 
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """An iteration has ended on this rank; returns when all ranks know what comes next."""
+        self._talking.run(lambda: self._iteration(number, program, evaluation))
+
+    def _alone(self, why: str) -> None:
+        """The others will not come any more: no clock is asked for from here on, and nothing is settled."""
+        self._directive = Directive("maximum")
+        if self._home is not None:
+            self._home.coordinator.drop(f"{why}; nothing more is recorded")
+
+    def _iteration(self, number: int, program: Program, evaluation: bool) -> None:
         gathered = self._exchange.gather(Recorded(program, self._broken, self._stale, self._microbatches))
         self._broken = self._stale = self._microbatches = None
         outgoing, data, before, planned = None, None, self._directive, None
@@ -204,12 +212,20 @@ class EmulatedSession:
             data = self._settled(self._home, gathered, number, evaluation)
             outgoing = list(zip(self._home.advances, self._home.coordinator.directives, strict=True))
         advance, self._directive = self._exchange.scatter(outgoing)
-        energies_j = self._exchange.gather(self._device.advance(advance))
+        energies_j = self._exchange.gather(self._advanced(advance))
         if self._home is not None and data is not None and energies_j is not None:
             home, settled, joules = self._home, data, energies_j
             standing = Standing(home.coordinator.findings.comparable and not self._evaluated, planned)
             home.report(lambda: self._report(home, number, before, settled, joules, standing))
         self._evaluated = evaluation
+
+    def _advanced(self, advance: Advance) -> float:
+        """Joules that this rank's GPU has used up. Where it fails, the others are told in the next iteration: they wait for this one."""
+        try:
+            return self._device.advance(advance)
+        except Exception as error:  # noqa: BLE001 -- see above
+            self.broken(noted(error))
+            return math.nan
 
     @staticmethod
     def _settled(home: Home, gathered: Sequence[Recorded], number: int, evaluation: bool) -> IterationData | None:
@@ -238,9 +254,8 @@ class EmulatedSession:
 
     def close(self) -> None:
         """The end of the run: clocks are given back, and the home rank reports."""
-        self._device.close()
-        if self._home is not None:
-            self._home.coordinator.finish()
-            report = self._home.reporter.finish()
-            if report is not None:
-                print_report(report)
+        steps: list[Step] = [(f"rank {self._rank}: the end of its emulated GPU", self._device.close)]
+        home = self._home
+        if home is not None:
+            steps += [("the end of the run", home.coordinator.finish), ("no report", lambda: show(home.reporter.finish()))]
+        end_all(steps, self._say, home.reporter.directory if home is not None else None)

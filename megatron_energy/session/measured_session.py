@@ -3,10 +3,12 @@
 Nothing is exchanged between ranks except at Megatron's log interval.
 """
 
-import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from megatron_energy.errors import UserError
@@ -14,17 +16,16 @@ from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.library import is_emulated
 from megatron_energy.gpus.meter import meter_for
 from megatron_energy.gpus.nvml import NvmlGpu
-from megatron_energy.observe.report_table import print_report
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
-from megatron_energy.session.defects import noted
+from megatron_energy.session.defects import Fence, Step, end_all, no_exchange, noted
 from megatron_energy.session.directive import TransitionPoint
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.findings import Findings, IterationData
 from megatron_energy.session.options import EnergyOptions
-from megatron_energy.session.reporting import Reporter
+from megatron_energy.session.reporting import Reporter, show
 from megatron_energy.session.summaries import summarise
 
 
@@ -69,8 +70,8 @@ class MeasuredSession:
         mistake = self._open_meter()
         self._since_s = clock()
         self._say = say
-        self._unreported = False  # a defect has ended the records
         self._readings: list[Reading] = []
+        self._defect: str = ""  # has ended them on this rank
         gathered, uuids, mistakes = exchange.gather(facts), exchange.gather(gpu.uuid), exchange.gather(mistake)
         self._reporter: Reporter | None = None
         if gathered is not None and uuids is not None and mistakes is not None:
@@ -80,6 +81,8 @@ class MeasuredSession:
         if told is not None:
             self._meter.close()
             raise UserError(told)
+        self._talking = Fence(self._no_more, describe=no_exchange)
+        self._records = Fence(self._no_more, self._directory)
         self.requests: dict[TransitionPoint, Any] = {}
         self.evaluation_requests: dict[TransitionPoint, Any] = {}
 
@@ -112,29 +115,51 @@ class MeasuredSession:
     def resized(self, microbatches: int) -> None:
         """Energy is measured whatever an iteration holds."""
 
+    @property
+    def _directory(self) -> Path | None:
+        return None if self._reporter is None else self._reporter.directory
+
+    def _no_more(self, why: str) -> None:
+        if self._reporter is not None:
+            self._say(f"no more records: {why}")
+
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """Read the counter at the end of an iteration. Megatron's own global norm has made the host wait for the GPU here."""
-        now_s = self._clock()
-        lap = self._meter.lap()
-        energy_j = lap.energy_j if lap is not None and lap.energy_j is not None else float("nan")
-        record = RankIteration(self._facts.rank, number, self._since_s, now_s, energy_j, evaluation=evaluation, emulated=is_emulated())
-        with contextlib.suppress(GpuError):  # the meter says that the GPU cannot be read; the clock stays unknown
-            record.clock_changes = [(self._since_s, self._gpu.sm_clock_mhz())]
-        self._since_s = now_s
-        self._readings.append(Reading(number, evaluation, record, energy_j))
-
-    def log(self, iteration: int, writer: Any) -> None:
-        """Megatron's log interval: gather what was read since the last one. A defect of ours ends the records, not the training."""
-        gathered = self._exchange.gather(self._readings)  # by all ranks, whatever has become of the records
-        self._readings = []
-        if self._reporter is None or gathered is None or self._unreported:
+        if self._talking.failed:  # nobody will ask
             return
         try:
-            self._report(self._reporter, gathered)
-            self._reporter.write(iteration, writer)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, training goes on
-            self._unreported = True
-            self._say(f"no more records: {noted(error, self._reporter.directory)}")
+            self._readings.append(self._reading(number, evaluation))
+        except Exception as error:  # noqa: BLE001 -- a defect of ours is told at the log interval, where the others wait for this rank
+            self._defect = self._defect or noted(error, self._directory)
+
+    def _reading(self, number: int, evaluation: bool) -> Reading:
+        now_s = self._clock()
+        lap = self._meter.lap()
+        energy_j = lap.energy_j if lap is not None and lap.energy_j is not None else math.nan
+        record = RankIteration(self._facts.rank, number, self._since_s, now_s, energy_j, evaluation=evaluation, emulated=is_emulated())
+        with suppress(GpuError):  # the meter says that the GPU cannot be read; the clock stays unknown
+            record.clock_changes = [(self._since_s, self._gpu.sm_clock_mhz())]
+        self._since_s = now_s
+        return Reading(number, evaluation, record, energy_j)
+
+    def log(self, iteration: int, writer: Any) -> None:
+        """Megatron's log interval: gather what was read since the last one. An error of ours ends the records, not the training."""
+        self._talking.run(lambda: self._talk(iteration, writer))
+
+    def _talk(self, iteration: int, writer: Any) -> None:
+        readings, self._readings = self._readings, []
+        gathered = self._exchange.gather(self._defect or readings)  # by all ranks, whatever has become of the records
+        reporter = self._reporter
+        if reporter is not None and gathered is not None:
+            self._records.run(lambda: self._write(reporter, gathered, iteration, writer))
+
+    def _write(self, reporter: Reporter, gathered: Sequence[list[Reading] | str], iteration: int, writer: Any) -> None:
+        lost = next((f"rank {rank}: {handed}" for rank, handed in enumerate(gathered) if isinstance(handed, str)), None)
+        if lost is not None:
+            self._records.end(lost)
+            return
+        self._report(reporter, [handed for handed in gathered if not isinstance(handed, str)])
+        reporter.write(iteration, writer)
 
     def _report(self, reporter: Reporter, gathered: Sequence[list[Reading]]) -> None:
         for readings in zip(*gathered, strict=False):
@@ -146,8 +171,8 @@ class MeasuredSession:
 
     def close(self) -> None:
         """The end of the run."""
-        self._meter.close()
-        if self._reporter is not None:
-            report = self._reporter.finish()
-            if report is not None:
-                print_report(report)
+        steps: list[Step] = [(f"rank {self._facts.rank}: the end of its meter", self._meter.close)]
+        reporter = self._reporter
+        if reporter is not None:
+            steps.append(("no report", lambda: show(reporter.finish())))
+        end_all(steps, self._say, self._directory)

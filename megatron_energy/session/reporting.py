@@ -12,6 +12,7 @@ from megatron_energy.observe.journal import Journal
 from megatron_energy.observe.phases import Phases, Windows
 from megatron_energy.observe.plan_text import PlannedGpus, plan_markdown
 from megatron_energy.observe.report import Report, build_report
+from megatron_energy.observe.report_table import print_report
 from megatron_energy.observe.resolution import COUNTER_STEP_S
 from megatron_energy.observe.run_directory import RunLock, plan_of, set_aside
 from megatron_energy.observe.tensorboard import TensorBoardLog, Writer
@@ -227,3 +228,9 @@ class Reporter:
             self._timeline_written = True
         if self._log is not None:
             self._log.figure("timeline", figure, self._last_step)
+
+
+def show(report: Report | None) -> None:
+    """Print the report, where anything ran."""
+    if report is not None:
+        print_report(report)

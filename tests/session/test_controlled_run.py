@@ -224,6 +224,21 @@ def test_the_end_gives_the_clock_back_before_anything_else(planned: Job) -> None
     assert planned.controllers[0].closed and planned.released == [0]
 
 
+def test_the_end_goes_on_where_a_part_of_it_fails(planned: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise OSError("the GPU is lost")
+
+    said: list[str] = []
+    session = planned.sessions[1]
+    monkeypatch.setattr(session, "_say", said.append)
+    monkeypatch.setattr(planned.controllers[1], "close", fails)
+    monkeypatch.setattr(session._hold, "_close", fails)
+    session.close()
+    why = "an error in megatron-energy (OSError: the GPU is lost; see error.txt in the run directory)"
+    assert said == [f"rank 1: the end of its clock control: {why}", f"rank 1: its GPU may not be as it was found: {why}"]
+    assert (planned.options.run_dir / "summary.json").exists()
+
+
 def test_a_run_that_ends_before_its_plan_says_what_was_missing(new_job: NewJob) -> None:
     job = new_job()
     job.iterate(4)

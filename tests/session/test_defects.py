@@ -27,6 +27,17 @@ def fails(*_arguments: object) -> None:
     raise KeyError("units")
 
 
+class BrokenNetwork(ThreadExchange):
+    """Works until :attr:`down`."""
+
+    down = False
+
+    def gather(self, item: object) -> list[object] | None:
+        if self.down:
+            raise RuntimeError("Connection closed by peer [10.0.0.7]:29500")
+        return super().gather(item)
+
+
 @pytest.fixture
 def meeting() -> Meeting:
     """Of a job of one rank; counts the exchanges."""
@@ -49,7 +60,7 @@ def emulated(tmp_path: Path, meeting: Meeting, said: list[str]) -> Iterator[Emul
         baseline_iterations=BASELINE,
         sweep_clocks=2,
     )
-    yield EmulatedSession(options, FACTS.any, ThreadExchange(meeting, 0), said.append)
+    yield EmulatedSession(options, FACTS.any, BrokenNetwork(meeting, 0), said.append)
     uninstall()
 
 
@@ -75,18 +86,29 @@ def test_reports_of_an_emulated_run(
         iterate(emulated, range(number, number + 1))
         emulated.log(number, None)
         assert meeting.exchanges - before == usual
-    assert said == ["maximum clocks from here on: an error in megatron-energy (KeyError: 'units'; see error.txt in the run directory)"]
+    assert said == [
+        "maximum clocks from here on: an error in megatron-energy (KeyError: 'units'; see error.txt in the run directory); "
+        "nothing more is recorded"
+    ]
     assert "in fails" in (tmp_path / "error.txt").read_text()
     assert emulated._directive.phase == "maximum"
 
 
-def test_reports_of_a_measured_run(tmp_path: Path, meeting: Meeting, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def measured(tmp_path: Path, meeting: Meeting, said: list[str], monkeypatch: pytest.MonkeyPatch) -> MeasuredSession:
+    """A session of one rank, before its first iteration."""
     meter = SimpleNamespace(open=lambda: None, source_reason="counter", lap=lambda: SimpleNamespace(energy_j=100.0), close=lambda: None)
     monkeypatch.setattr(measured_session, "meter_for", lambda gpu: meter)
     gpu = cast(NvmlGpu, SimpleNamespace(uuid="GPU-0", sm_clock_mhz=lambda: 1410))
     now_s = iter(range(100))
     options = EnergyOptions(policy="measure", directory=str(tmp_path))
-    session = MeasuredSession(options, FACTS.any, ThreadExchange(meeting, 0), gpu, said.append, clock=lambda: float(next(now_s)))
+    return MeasuredSession(options, FACTS.any, BrokenNetwork(meeting, 0), gpu, said.append, clock=lambda: float(next(now_s)))
+
+
+def test_reports_of_a_measured_run(
+    measured: MeasuredSession, meeting: Meeting, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = measured
     session.iteration(1, [], False)
     session.log(1, None)
     del said[:]
@@ -99,3 +121,79 @@ def test_reports_of_a_measured_run(tmp_path: Path, meeting: Meeting, said: list[
     assert said == ["no more records: an error in megatron-energy (KeyError: 'units'; see error.txt in the run directory)"]
     assert "in fails" in (tmp_path / "error.txt").read_text()
     assert [s.iteration for s in Journal(tmp_path).read()] == [1]
+
+
+NETWORK = "the exchange between ranks failed (RuntimeError: Connection closed by peer [10.0.0.7]:29500)"
+
+
+def test_a_network_that_fails_ends_the_records_of_a_measured_run(
+    measured: MeasuredSession, meeting: Meeting, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del said[:]
+    monkeypatch.setattr(measured._exchange, "down", True)
+    for number in (1, 2):
+        measured.iteration(number, [], False)
+        measured.log(number, None)
+    assert said == [f"no more records: {NETWORK}"]
+    assert measured._readings == [], "what nobody will ask for is not kept"
+
+
+def test_a_network_that_fails_ends_the_plan_of_an_emulated_run(
+    emulated: EmulatedSession, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterate(emulated, range(1, 5))
+    assert emulated.requests, "the sweep has begun"
+    monkeypatch.setattr(emulated._exchange, "down", True)
+    iterate(emulated, range(5, 8))
+    assert said == [f"maximum clocks from here on: {NETWORK}; nothing more is recorded"]
+    assert emulated.requests == {}
+
+
+def test_a_meter_that_fails_is_told_by_its_rank_where_the_others_wait_for_it(
+    measured: MeasuredSession, meeting: Meeting, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del said[:]
+    monkeypatch.setattr(measured._meter, "lap", fails)
+    before = meeting.exchanges
+    for number in (1, 2):
+        measured.iteration(number, [], False)
+        measured.log(number, None)
+    assert meeting.exchanges - before == 2
+    assert said == [
+        "no more records: rank 0: an error in megatron-energy (KeyError: 'units'; see error.txt in the run directory)",
+    ]
+
+
+def test_a_gpu_that_fails_in_an_emulated_run_keeps_no_rank_waiting(
+    emulated: EmulatedSession, meeting: Meeting, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterate(emulated, range(1, 2))
+    monkeypatch.setattr(emulated._device, "advance", fails)
+    before = meeting.exchanges
+    iterate(emulated, range(2, 4))
+    assert meeting.exchanges - before == 2 * 3
+    assert said[0].startswith("maximum clocks from here on: rank 0: an error in megatron-energy (KeyError: 'units')")
+
+
+def test_the_end_of_a_session_does_all_that_it_can(
+    emulated: EmulatedSession, said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert emulated._home is not None
+    iterate(emulated, range(1, 2))
+    monkeypatch.setattr(emulated._device, "close", fails)
+    monkeypatch.setattr(emulated._home.coordinator, "finish", fails)
+    emulated.close()
+    why = "an error in megatron-energy (KeyError: 'units'; see error.txt in the run directory)"
+    assert said == [f"rank 0: the end of its emulated GPU: {why}", f"the end of the run: {why}"]
+    assert (tmp_path / "summary.json").exists()
+
+
+def test_a_standard_output_that_nobody_reads_is_no_error_either(measured: MeasuredSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_pipe(_line: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(measured, "_say", broken_pipe)
+    monkeypatch.setattr(measured._exchange, "down", True)
+    measured.log(1, None)
+    monkeypatch.setattr(measured._meter, "close", fails)
+    measured.close()
