@@ -3,7 +3,6 @@
 from megatron_energy.megatron.hooks import Hooks
 from megatron_energy.megatron.recorder import Recorder
 from megatron_energy.megatron.runtime_protocol import Runtime
-from megatron_energy.megatron.training import call_at_log_interval
 from megatron_energy.session.options import EnergyOptions
 
 
@@ -22,5 +21,4 @@ def install(options: EnergyOptions, runtime: Runtime) -> Recorder | None:
         return None
     recorder = Recorder(on_broken=runtime.on_broken)
     Hooks(recorder, runtime).install()
-    call_at_log_interval(runtime.on_log)
     return recorder

@@ -7,22 +7,20 @@ optimizer step ends the iteration. A forward-only call is an iteration of its ow
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from megatron_energy.megatron import configuration, gradients, operations, optimizer, p2p
+from megatron_energy.megatron import configuration, gradients, hook_points, operations, optimizer, p2p
+from megatron_energy.megatron.hook_points import SCHEDULES, Needs
 from megatron_energy.megatron.imports import apply_when_imported, replace
 from megatron_energy.megatron.recorder import Recorder
 from megatron_energy.megatron.runtime_protocol import Runtime
 from megatron_energy.megatron.schedule_call import ScheduleCall, Tracker
+from megatron_energy.megatron.training import call_at_log_interval
 from megatron_energy.session.facts import RankFacts
 
-SCHEDULES = (
-    "forward_backward_no_pipelining",
-    "forward_backward_pipelining_without_interleaving",
-    "forward_backward_pipelining_with_interleaving",
-)
 SCHEDULE_TWICE = "two schedule calls without an optimizer step between them: the iteration ran again, or its optimizer is not Megatron's"
+UNKNOWN_SCHEDULE = "Megatron's schedule {} is not one that is known here"
 
 
 class Hooks:
@@ -34,21 +32,63 @@ class Hooks:
         self.tracker = Tracker()
         self._open = False  # a training schedule has run, its optimizer step has not
         self._facts: RankFacts | None = None
+        self._lacking: str | None = None  # what this Megatron has not: then it is left alone
 
     def install(self) -> None:
         """Register every hook; each takes effect when Megatron imports that module, or now."""
         steps = optimizer.OutermostStep(self._begin_step, self._end_step)
-        apply_when_imported("megatron.core.pipeline_parallel.schedules", self._wrap_schedules)
-        apply_when_imported(
-            "megatron.core.pipeline_parallel.p2p_communication", lambda module: p2p.wrap(module, self.recorder, self.tracker)
-        )
+        self._hook("megatron.core.parallel_state", hook_points.IN_PARALLEL_STATE)
+        self._hook("megatron.core.model_parallel_config", hook_points.IN_CONFIGURATION)
+        self._hook("megatron.core.pipeline_parallel.schedules", hook_points.IN_SCHEDULES, change=self._wrap_schedules)
+        self._hook(
+            "megatron.core.pipeline_parallel.p2p_communication", hook_points.BY_FUNCTION, hook_points.BY_METHOD,
+            change=lambda module: p2p.wrap(module, self.recorder, self.tracker),
+        )  # fmt: skip
+        self._hook("megatron.core.optimizer.optimizer", hook_points.IN_OPTIMIZER)
         for name in optimizer.MODULES:
             apply_when_imported(name, functools.partial(optimizer.wrap, outermost=steps))
+        self._hook("megatron.training.training", hook_points.IN_TRAINING, change=self._call_at_log_interval)
+
+    def _hook(self, name: str, *ways: Needs, change: Callable[[Any], None] | None = None) -> None:
+        """Once module ``name`` is imported: see that it has what we need, then change it."""
+
+        def verify(module: Any) -> None:
+            lacking = hook_points.missing(module, *ways)
+            if lacking is not None:
+                self._leave_alone(hook_points.told_missing(name, lacking))
+            elif change is not None:
+                change(module)
+
+        apply_when_imported(name, verify)
+
+    def _leave_alone(self, reason: str) -> None:
+        """From here on, no iteration is recorded and no clock is requested."""
+        if self._lacking is None:
+            self._lacking = reason
+            self.runtime.on_broken(reason)
+
+    def _call_at_log_interval(self, loop: Any) -> None:
+        call_at_log_interval(loop, self.runtime.on_log)
 
     def _wrap_schedules(self, schedules: Any) -> None:
         operations.wrap(schedules, self.recorder, self.tracker)
         for name in SCHEDULES:
             self._wrap_schedule(schedules, name)
+        if hasattr(schedules, "get_forward_backward_func"):
+            self._watch_choice(schedules)
+
+    def _watch_choice(self, schedules: Any) -> None:
+        """A schedule that we do not know runs outside of our hooks: that shall be said."""
+        choose = schedules.get_forward_backward_func
+
+        @functools.wraps(choose)
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            schedule = choose(*args, **kwargs)
+            if getattr(schedule, "__name__", SCHEDULES[0]) not in SCHEDULES:
+                self._leave_alone(UNKNOWN_SCHEDULE.format(schedule.__name__))
+            return schedule
+
+        replace(schedules, get_forward_backward_func=chosen)
 
     def _wrap_schedule(self, schedules: Any, name: str) -> None:
         schedule = getattr(schedules, name)
@@ -56,6 +96,8 @@ class Hooks:
 
         @functools.wraps(schedule)
         def run(*args: Any, **kwargs: Any) -> Any:
+            if self._lacking is not None:
+                return schedule(*args, **kwargs)
             call = signature.bind(*args, **kwargs).arguments
             models = call["model"] if isinstance(call["model"], list) else [call["model"]]
             if not configuration.layout_known():

@@ -1,4 +1,7 @@
-"""Point-to-point transfers: wraps P2PCommunicator._communicate, through which every schedule sends and receives."""
+"""Point-to-point transfers: wraps ``_communicate``, through which every schedule sends and receives.
+
+It is a method of P2PCommunicator, before megatron-core 0.14 a function of the module.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -45,7 +48,8 @@ class Handle:
 
 def wrap(communication: Any, recorder: Recorder, tracker: Tracker) -> None:
     """Record the posts and waits of module ``communication``."""
-    communicate = communication.P2PCommunicator._communicate
+    owner = getattr(communication, "P2PCommunicator", communication)
+    communicate = owner._communicate
     asked = [(transfer, Argument(communicate, _FLAGS[transfer])) for transfer in TRANSFERS]
     wait_on_requests = Argument(communicate, "wait_on_reqs")
 
@@ -68,7 +72,7 @@ def wrap(communication: Any, recorder: Recorder, tracker: Tracker) -> None:
         recorder.wait(waits)
         return received_prev, received_next, requests
 
-    replace(communication.P2PCommunicator, _communicate=recorded)
+    replace(owner, _communicate=recorded)
 
 
 def with_handles(requests: Any, waits: Sequence[Wait], recorder: Recorder) -> Any:

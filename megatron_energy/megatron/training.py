@@ -125,36 +125,37 @@ class _LogCalls:
             self.on_log(self.last, self.training.get_tensorboard_writer())
 
 
-def call_at_log_interval(on_log: Callable[[int, Any], None]) -> None:
+def call_at_log_interval(training: Any, on_log: Callable[[int, Any], None]) -> None:
     """Call ``on_log(iteration, writer)`` after Megatron has logged, every --log-interval iterations, on every rank.
 
     The loop's last iteration counts too, whatever its number: what came after the last interval is not lost.
     ``writer`` is Megatron's TensorBoard writer, which exists on the last rank only: None elsewhere, and without
-    --tensorboard-dir.
+    --tensorboard-dir. Megatrons newer than 0.19 have callbacks (megatron.training.callbacks), which scripts pass to pretrain: their
+    context names neither the iteration nor the writer, and on_log comes before the line is printed. So they give us nothing more.
+
+    Args:
+        training: module megatron.training.training.
+        on_log: what to call.
     """
+    training_log, train = training.training_log, training.train
+    signature = inspect.signature(training_log)
+    calls = _LogCalls(training, on_log)
 
-    def wrap(training: Any) -> None:
-        training_log, train = training.training_log, training.train
-        signature = inspect.signature(training_log)
-        calls = _LogCalls(training, on_log)
+    @functools.wraps(training_log)
+    def log(*args: Any, **kwargs: Any) -> Any:
+        result = training_log(*args, **kwargs)
+        calls.at(int(signature.bind(*args, **kwargs).arguments["iteration"]))
+        return result
 
-        @functools.wraps(training_log)
-        def log(*args: Any, **kwargs: Any) -> Any:
-            result = training_log(*args, **kwargs)
-            calls.at(int(signature.bind(*args, **kwargs).arguments["iteration"]))
-            return result
+    @functools.wraps(train)
+    def loop(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = train(*args, **kwargs)
+        except SystemExit as stop:
+            if not stop.code:  # an agreed early end of all ranks: --exit-interval, --exit-duration, a signal
+                calls.tell()
+            raise  # a failure is this rank's own: nobody would come to a gathering
+        calls.tell()
+        return result
 
-        @functools.wraps(train)
-        def loop(*args: Any, **kwargs: Any) -> Any:
-            try:
-                result = train(*args, **kwargs)
-            except SystemExit as stop:
-                if not stop.code:  # an agreed early end of all ranks: --exit-interval, --exit-duration, a signal
-                    calls.tell()
-                raise  # a failure is this rank's own: nobody would come to a gathering
-            calls.tell()
-            return result
-
-        replace(training, training_log=log, train=loop)
-
-    apply_when_imported("megatron.training.training", wrap)
+    replace(training, training_log=log, train=loop)

@@ -1,6 +1,5 @@
-"""Which communication mode a run uses: from what it recorded, or from its version and flags."""
+"""Which communication mode a run uses: from what it recorded. Its flags alone leave a choice."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -110,31 +109,21 @@ def _padded(steps: Sequence[Step], length: int) -> list[Step | None]:
     return [*steps, *[None] * (length - len(steps))]
 
 
-def mode_of(core_version: str, *, overlap_p2p_comm: bool, deallocate_pipeline_outputs: bool) -> P2pMode:
-    """The mode that megatron-core's own flags lead to (``overlap_p2p_comm_warmup_flush`` is the same on all versions).
+def possible_modes(*, overlap_p2p_comm: bool, deallocate_pipeline_outputs: bool) -> tuple[P2pMode, ...]:
+    """The modes that megatron-core's own flags can lead to, before anything was recorded.
 
-    ============ ================ =========================== ============
-    core         overlap_p2p_comm deallocate_pipeline_outputs mode
-    ============ ================ =========================== ============
-    0.10 to 0.17 yes              either                      overlap
-    from 0.18    yes              no                          overlap
-    from 0.18    yes              yes                         overlap-wait
-    from 0.10    no               either                      batched
-    ============ ================ =========================== ============
+    ================ =========================== =======================
+    overlap_p2p_comm deallocate_pipeline_outputs mode
+    ================ =========================== =======================
+    yes              no                          overlap
+    yes              yes                         overlap or overlap-wait
+    no               either                      batched
+    ================ =========================== =======================
 
-    Megatron-LM's training script always deallocates; it turns ``overlap_p2p_comm`` on by default and off without interleaving,
-    where the mode does not matter. Read in the tagged releases 0.10.0 to 0.19.0 and in the sources of mid 2026; recorded programs
-    of 0.16.1 and 0.19.2 agree.
-
-    Raises:
-        UserError: a release before 0.10, which waits for its transfers differently.
+    With overlap and deallocation, megatron-core 0.18 and later wait for a send at once, earlier ones one operation later; which one
+    it is, :func:`match` tells from what a run records. Megatron-LM's training script always deallocates; it turns
+    ``overlap_p2p_comm`` on by default and off without interleaving, where the mode does not matter.
     """
-    found = re.match(r"(\d+)\.(\d+)", core_version)
-    if found is None:
-        raise UserError(f"cannot read the megatron-core version '{core_version}': expected something like 0.19.2")
-    version = (int(found[1]), int(found[2]))
-    if version < (0, 10):
-        raise UserError(f"megatron-core {core_version} communicates in a way that cannot be planned: use 0.10 or later")
     if not overlap_p2p_comm:
-        return "batched"
-    return "overlap-wait" if version >= (0, 18) and deallocate_pipeline_outputs else "overlap"
+        return ("batched",)
+    return ("overlap", "overlap-wait") if deallocate_pipeline_outputs else ("overlap",)

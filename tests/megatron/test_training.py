@@ -118,7 +118,7 @@ def test_an_explicit_off_changes_nothing_but_the_flags(megatron: SimpleNamespace
 
 def test_the_callback_comes_after_megatron_s_log_at_its_interval(megatron: SimpleNamespace) -> None:
     calls: list[tuple[int, Any]] = []
-    training.call_at_log_interval(lambda iteration, writer: calls.append((iteration, writer)))
+    training.call_at_log_interval(megatron.loop, lambda iteration, writer: calls.append((iteration, writer)))
     for iteration in range(1, 11):
         assert megatron.loop.training_log(0.5, 1e-3, iteration, extra=1) == ("report", 0.5)
     assert calls == [(5, "writer"), (10, "writer")]
@@ -128,7 +128,7 @@ def test_the_callback_comes_after_megatron_s_log_at_its_interval(megatron: Simpl
 
 def test_the_loop_s_last_iteration_is_told_too(megatron: SimpleNamespace) -> None:
     calls: list[int] = []
-    training.call_at_log_interval(lambda iteration, writer: calls.append(iteration))
+    training.call_at_log_interval(megatron.loop, lambda iteration, writer: calls.append(iteration))
     assert megatron.loop.train(12) == "done"
     assert calls == [5, 10, 12]
     megatron.loop.train(10)

@@ -69,7 +69,7 @@ def configuration(args: argparse.Namespace) -> TransformerConfig:
         "moe_token_dispatcher_type": "alltoall",
         "moe_router_topk": 2,
         "add_bias_linear": False,
-        "overlap_moe_expert_parallel_comm": args.moe_overlap,
+        **accepted(TransformerConfig, overlap_moe_expert_parallel_comm=args.moe_overlap),
     }
     kind = torch.bfloat16 if args.bf16 else torch.float32
     return TransformerConfig(
@@ -86,12 +86,20 @@ def configuration(args: argparse.Namespace) -> TransformerConfig:
     )  # fmt: skip
 
 
+def virtual_stage(stage: int) -> dict[str, int]:
+    """What tells a chunk which one it is: an argument, before megatron-core 0.13 a global."""
+    told = accepted(parallel_state.is_pipeline_first_stage, vp_stage=stage)
+    if not told:
+        parallel_state.set_virtual_pipeline_model_parallel_rank(stage)
+    return told
+
+
 def build(args: argparse.Namespace, config: TransformerConfig) -> tuple[list[Any], Any]:
     """The model chunks, wrapped for data parallelism, and their optimizer."""
     specification = get_gpt_layer_local_spec(num_experts=args.experts or None)
     chunks = []
     for stage in range(args.virtual):
-        virtual = {"vp_stage": stage} if args.virtual > 1 else {}
+        virtual = virtual_stage(stage) if args.virtual > 1 else {}
         chunk = GPTModel(
             config=config, transformer_layer_spec=specification, vocab_size=VOCABULARY, max_sequence_length=SEQUENCE,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, **virtual),
@@ -213,6 +221,8 @@ def digest(model: list[Any]) -> str:
 def run(words: list[str], collect: Callable[[], Any]) -> dict[str, Any]:
     """One training, from process groups to results."""
     args = parse(words)
+    if args.moe_overlap and not accepted(TransformerConfig, overlap_moe_expert_parallel_comm=True):
+        return {"cannot": "this megatron-core has no overlap_moe_expert_parallel_comm"}
     collector = collect() if args.record else None
     initialize(args)
     restore = swap_first_backwards() if args.swap_backward and dist.get_rank() == 0 else None
@@ -222,9 +232,15 @@ def run(words: list[str], collect: Callable[[], Any]) -> dict[str, Any]:
         restore()
     if collector is not None:
         result.update(collector.report())
+    destroy()
+    return result
+
+
+def destroy() -> None:
+    """Leave the process groups, so that another training can come."""
     dist.barrier()
     parallel_state.destroy_model_parallel()
-    return result
+    parallel_state._EMBEDDING_GLOBAL_RANKS = parallel_state._POSITION_EMBEDDING_GLOBAL_RANKS = None  # up to 0.13 they survive
 
 
 def main() -> None:

@@ -1,8 +1,7 @@
 import pytest
 from hypothesis import given, settings
 
-from megatron_energy.errors import UserError
-from megatron_energy.pipeline.match import CANDIDATES, ScheduleMismatch, candidates, match, mode_of
+from megatron_energy.pipeline.match import CANDIDATES, ScheduleMismatch, candidates, match, possible_modes
 from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.records.steps import ClockRequest, GradSync, GradSyncStart, Optimizer, Wait
@@ -68,23 +67,13 @@ def test_one_program_per_stage():
 
 
 @pytest.mark.parametrize(
-    ("version", "overlap", "deallocate", "mode"),
+    ("overlap", "deallocate", "modes"),
     [
-        ("0.10.0", True, True, "overlap"),
-        ("0.17.1", True, True, "overlap"),
-        ("0.18.0", True, True, "overlap-wait"),
-        ("0.18.0", True, False, "overlap"),
-        ("0.19.2", True, True, "overlap-wait"),
-        ("0.20.0rc0", True, True, "overlap-wait"),
-        ("1.0.0", True, True, "overlap-wait"),
-        ("0.19.2", False, True, "batched"),
+        (True, True, ("overlap", "overlap-wait")),
+        (True, False, ("overlap",)),
+        (False, True, ("batched",)),
+        (False, False, ("batched",)),
     ],
 )
-def test_modes_of_versions_and_flags(version, overlap, deallocate, mode):
-    assert mode_of(version, overlap_p2p_comm=overlap, deallocate_pipeline_outputs=deallocate) == mode
-
-
-@pytest.mark.parametrize("version", ["0.9.0", "main"])
-def test_versions_that_cannot_be_told(version):
-    with pytest.raises(UserError):
-        mode_of(version, overlap_p2p_comm=True, deallocate_pipeline_outputs=True)
+def test_modes_that_flags_allow(overlap, deallocate, modes):
+    assert possible_modes(overlap_p2p_comm=overlap, deallocate_pipeline_outputs=deallocate) == modes

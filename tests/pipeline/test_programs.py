@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from megatron_energy.pipeline.match import match, mode_of
+from megatron_energy.pipeline.match import match
 from megatron_energy.pipeline.order import operations
 from megatron_energy.pipeline.programs import program
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.records.steps import Compute, GradSync, Optimizer, Post, Wait
+from tests.pipeline.releases import mode_in
 
 SHORT = {"rp": "recv_prev", "sn": "send_next", "rn": "recv_next", "sp": "send_prev"}
 
@@ -36,11 +37,7 @@ def recorded_runs():
     for file in sorted((Path(__file__).parent / "recorded").glob("*.json")):
         content = json.loads(file.read_text())
         for run in content["runs"]:
-            p2p = mode_of(
-                content["core"],
-                overlap_p2p_comm=run["overlap_p2p_comm"],
-                deallocate_pipeline_outputs=run["deallocate_pipeline_outputs"],
-            )
+            p2p = mode_in(content["core"], overlap=run["overlap_p2p_comm"], deallocate=run["deallocate_pipeline_outputs"])
             flush = run["overlap_p2p_comm_warmup_flush"]
             sizes = (run["stages"], run["microbatches"], run["chunks"], run["group_size"])
             schedule = Schedule(*sizes, p2p, flush, run["forward_only"])

@@ -80,8 +80,7 @@ def run(case: Mapping[str, Any]) -> dict[str, Any]:
     tiny_gpt.initialize(args)
     model, optimizer = tiny_gpt.build(args, tiny_gpt.configuration(args))
     result = {**train(args, case.get("events", {}), model, optimizer), "parameters": tiny_gpt.digest(model)}
-    dist.barrier()
-    parallel_state.destroy_model_parallel()
+    tiny_gpt.destroy()
     return result
 
 

@@ -1,6 +1,7 @@
 """Names of Megatron that need a GPU or a compiler, rebound when their modules are imported."""
 
 import importlib.util
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,16 @@ from megatron_energy.megatron.imports import replace, when_imported
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
+
+
+def _unless_empty(change: Callable[..., None]) -> Callable[..., None]:
+    """``change``, but not of an empty list."""
+
+    def run(parameters: Sequence[Any], *args: Any, **kwargs: Any) -> None:
+        if parameters:
+            change(parameters, *args, **kwargs)
+
+    return run
 
 
 def _norm(_cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_kwargs: Any) -> torch.nn.Module:
@@ -48,3 +59,10 @@ def install() -> None:
         # megatron-core 0.16 reads this name of Transformer Engine even where that is not installed.
         if not hasattr(module, "te_general_gemm"):
             replace(module, te_general_gemm=None)
+
+    @when_imported("megatron.core.fp8_utils")
+    def fp8_utils(module: Any) -> None:
+        # megatron-core 0.12 casts to fp8 after every step of the distributed optimizer, which fails without Transformer Engine,
+        # also where no parameter is fp8.
+        if hasattr(module, "_quantize_param_shard_impl"):
+            replace(module, _quantize_param_shard_impl=_unless_empty(module._quantize_param_shard_impl))
