@@ -39,9 +39,9 @@ class Settings:
     """How a controller behaves.
 
     Attributes:
-        lead_s: a raise is needed in force this long after it is due: how much earlier the plan anchors it. A lower is dropped
-            when less than this is left before the next raise.
-        in_force_s: from the end of a call until the clock is in force, as measured.
+        lead_s: a raise is needed in force this long after it is due: how much earlier the plan anchors it.
+        in_force_s: from the end of a call until the clock is in force, as measured. What is left of the lead is for the call itself:
+            a lower is dropped when less than that is left until the next raise is due, as the raise would have to wait for its call.
         least_interval_s: a lower sooner than this after the previous call is dropped (NCCL became slower when clocks were set
             every 50 ms: nccl #1551). Raises never are.
         read_back_every: the clock in force is read before every so-many-th call; 0: never.
@@ -150,7 +150,7 @@ class Issuer:
     def _is_worth_while(self, next_raise_s: float) -> bool:
         """Whether a lower pays now."""
         now_s = self._clock()
-        if next_raise_s - now_s < self._settings.lead_s:
+        if next_raise_s - now_s < self._settings.lead_s - self._settings.in_force_s:
             self.counts.dropped_before_raise += 1
         elif now_s - self._last_s < self._settings.least_interval_s:
             self.counts.dropped_too_soon += 1

@@ -25,6 +25,7 @@ class GpuInterval:
         throttled_percent: share of the training iterations in which the GPU held its clock below the request.
         requests: clock requests per training iteration.
         late_raises: raises that came into force too late, in the whole interval.
+        dropped_lowers: lowers not issued, as the next raise was too near by then, in the whole interval.
     """
 
     gpu: GpuSummary
@@ -36,6 +37,7 @@ class GpuInterval:
     throttled_percent: float
     requests: float
     late_raises: int
+    dropped_lowers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class _GpuSums:
     throttled_s: float = 0.0
     requests: _Mean = field(default_factory=_Mean)
     late_raises: int = 0
+    dropped_lowers: int = 0
 
     def add(self, gpu: GpuSummary, time_s: float, *, training: bool) -> None:
         self.last = gpu
@@ -125,6 +128,7 @@ class _GpuSums:
         self.throttled_s += gpu.throttled_s
         self.requests.add(gpu.requests)
         self.late_raises += gpu.late_raises
+        self.dropped_lowers += gpu.dropped_lowers
 
     def interval(self) -> GpuInterval:
         return GpuInterval(
@@ -137,6 +141,7 @@ class _GpuSums:
             throttled_percent=100 * _share(self.throttled_s, self.time_s),
             requests=_or_nan(self.requests.value),
             late_raises=self.late_raises,
+            dropped_lowers=self.dropped_lowers,
         )
 
 

@@ -173,6 +173,7 @@ class Report:
             "switches_per_gpu_max": facts.switches_max,
             "requests_per_gpu_mean": self.total.requests,
             "late_raises": self.total.late_raises,
+            "dropped_lowers": self.total.dropped_lowers,
             "untouched": None if untouched is None else _window_dict(untouched),
             "sweep": plain(self.sweep),
             "files": {

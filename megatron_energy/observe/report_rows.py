@@ -21,6 +21,7 @@ class ReportRow:
         baseline_waiting_percent, waiting_percent: share of the time spent waiting, in the baseline and under the plan.
         requests: clock requests per iteration under the plan (mean over the GPUs in the row of all GPUs).
         late_raises: raises that came too late, in all planned iterations.
+        dropped_lowers: lowers not issued, as the next raise was too near by then, likewise.
     """
 
     gpu: dict[str, str | int] | None
@@ -34,6 +35,7 @@ class ReportRow:
     waiting_percent: float | None
     requests: float | None
     late_raises: int
+    dropped_lowers: int
 
     @property
     def saved_percent(self) -> float | None:
@@ -57,6 +59,7 @@ class ReportRow:
             "waiting_percent": self.waiting_percent,
             "requests": self.requests,
             "late_raises": self.late_raises,
+            "dropped_lowers": self.dropped_lowers,
         }
 
 
@@ -68,7 +71,7 @@ def rows_of(baseline: Interval | None, planned: Interval | None) -> tuple[Report
 
 
 def aggregate(rows: Sequence[ReportRow]) -> ReportRow:
-    """Several GPUs as one row: energy, power and late raises added, of everything else the mean."""
+    """Several GPUs as one row: energy, power, late raises and dropped lowers added, of everything else the mean."""
     return ReportRow(
         gpu=None,
         baseline_j=_add(r.baseline_j for r in rows),
@@ -81,6 +84,7 @@ def aggregate(rows: Sequence[ReportRow]) -> ReportRow:
         waiting_percent=_average(r.waiting_percent for r in rows),
         requests=_average(r.requests for r in rows),
         late_raises=sum(r.late_raises for r in rows),
+        dropped_lowers=sum(r.dropped_lowers for r in rows),
     )
 
 
@@ -101,6 +105,7 @@ def _row(where: GpuSummary, baseline: GpuInterval | None, planned: GpuInterval |
         waiting_percent=known(planned.waiting_percent if planned else None),
         requests=known(planned.requests if planned else None),
         late_raises=planned.late_raises if planned else 0,
+        dropped_lowers=planned.dropped_lowers if planned else 0,
     )
 
 

@@ -20,6 +20,8 @@ def sentences(report: Report) -> list[str]:
         lines.append(f"Clock switches per GPU and iteration: {facts.switches_mean:.1f} mean, {facts.switches_max} max.")
     if report.total.late_raises:
         lines.append(f"{report.total.late_raises} raises of a clock came into force too late.")
+    if report.total.dropped_lowers:
+        lines.append(f"{report.total.dropped_lowers} lowers of a clock were not asked for, as the next raise was too near by then.")
     if report.sweep is not None:
         lines.append(_sweep(report, report.sweep))
     if report.planned_iterations and facts.off_reason is not None:

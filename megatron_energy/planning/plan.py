@@ -51,6 +51,7 @@ class TransitionRequest:
         clock_mhz: what is asked for.
         delay_s: how long after the transition point it is issued.
         ahead: how many operations (grad syncs and optimizer steps included) may begin from here before the one that needs the clock.
+        raise_in_s: of a lower: how long after it the next raise is asked for, by the plan's own times; None: of a raise, or not known.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class TransitionRequest:
     clock_mhz: int
     delay_s: float = 0.0
     ahead: int = 0
+    raise_in_s: float | None = None
 
 
 @dataclass(frozen=True)

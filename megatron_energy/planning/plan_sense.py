@@ -82,6 +82,8 @@ def _check_unit(plan: Plan, unit: UnitPlan, place: str) -> None:
             raise ValueError(f"{here}.edge: '{request.edge}' is not one of {', '.join(EDGES)}")
         if not 0 <= request.delay_s <= longest_s:
             raise ValueError(f"{here}.delay_s: {request.delay_s:g} is not within an iteration of {plan.expected.iteration_s:g} s")
+        if request.raise_in_s is not None and not 0 <= request.raise_in_s <= longest_s:
+            raise ValueError(f"{here}.raise_in_s: {request.raise_in_s:g} is not within an iteration of {plan.expected.iteration_s:g} s")
 
 
 def _check_point(schedule: Schedule, at: Segment | TransitionRequest, place: str) -> None:

@@ -6,7 +6,7 @@ that needs it, with the remaining time as a delay; points of the previous iterat
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,9 +81,31 @@ def unit_plans(problem: Problem, clocks: IntArray, timing: Timing, lead_s: float
         starts = cuts if len(cuts) else np.zeros(1, dtype=np.int64)
         segments = tuple(_segment(graph, int(member[p]), int(mhz[p])) for p in starts)
         points = _Points(graph, graph.chains[index], timing)
-        requests = [points.request(int(member[p]), int(mhz[p]), raised=bool(mhz[p] > mhz[p - 1]), lead_s=lead_s) for p in cuts]
+        raised = [bool(mhz[p] > mhz[p - 1]) for p in cuts]
+        raise_in_s = _until_raises(timing.start_s[member[cuts]], raised, timing.period_s, lead_s)
+        requests = [
+            replace(points.request(int(member[p]), int(mhz[p]), raised=up, lead_s=lead_s), raise_in_s=until_s)
+            for p, up, until_s in zip(cuts, raised, raise_in_s, strict=True)
+        ]
         plans.append(UnitPlan(unit.stage, segments, tuple(requests)))
     return plans
+
+
+def _until_raises(start_s: FloatArray, raised: Sequence[bool], period_s: float, lead_s: float) -> list[float | None]:
+    """Of every segment that begins with a lower: seconds until the next raise is asked for; None of the others.
+
+    Args:
+        start_s: (segments,) when they begin, in the order of the iteration.
+        raised: which begin with a raise.
+        period_s: length of the iteration.
+        lead_s: how early raises are requested.
+    """
+    count, found = len(raised), list[float | None]()
+    for index in range(count):
+        after = next((i % count for i in range(index + 1, index + count) if raised[i % count]), None)
+        known = not raised[index] and after is not None
+        found.append(max(float(start_s[after] - start_s[index]) % period_s - lead_s, 0.0) if known else None)
+    return found
 
 
 def _segment(graph: Graph, vertex: int, clock_mhz: int) -> Segment:

@@ -35,6 +35,7 @@ class RankIteration:
     energy_samples: list[tuple[float, int]] = field(default_factory=list)  # (s, mJ): counter readings as its sensor updates
     requests: int = 0  # clock requests issued
     late_raises: int = 0  # raises in force only after the operation that needed them began
+    dropped_lowers: int = 0  # lowers not issued, as the next raise was too near by then
     evaluation: bool = False  # forward-only iteration
     emulated: bool = False
 

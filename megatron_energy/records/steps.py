@@ -71,11 +71,13 @@ class ClockRequest:
 
     ``ahead`` tells when a raise is late: how many operations (with grad syncs and optimizer steps) of this rank may begin, from this
     point on, before the one that needs the clock. None: the first one that begins after the request was issued needs it.
+    ``raise_in_s`` tells whether a lower still pays when it is late: how long after it is due the next raise will be. None: not known.
     """
 
     clock_mhz: int
     delay_s: float = 0.0
     ahead: int | None = None
+    raise_in_s: float | None = None
 
 
 Step: TypeAlias = Compute | Post | Wait | GradSyncStart | GradSync | Optimizer | ClockRequest

@@ -24,6 +24,7 @@ class GpuSummary:
     requests: int = 0
     late_raises: int = 0
     throttled_s: float = 0.0
+    dropped_lowers: int = 0
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ its own controller. At a log interval the home rank hears what all ranks did and
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ from megatron_energy.session.timetable import Entry, Timetable
 IN_FULL = 3
 """So many iterations under a plan are handed in with all their spans, to be drawn; the others only with what a report needs."""
 
+COUNTED = ("issued", "late_raises", "disobeyed", "dropped_before_raise")
+"""What the controller counted, as it is handed in with every iteration."""
+
 Requests = dict[TransitionPoint, tuple[ClockRequest, ...]]
 
 
@@ -41,6 +45,7 @@ class _Pending(NamedTuple):
     requests: int
     late_raises: int
     disobeyed: int
+    dropped_lowers: int
 
 
 class ControlledSession:
@@ -111,7 +116,7 @@ class ControlledSession:
     def request(self, request: ClockRequest) -> None:
         """A clock is asked for, once the GPU has done what was enqueued so far."""
         if not self._alone:
-            self.controller.request(request.clock_mhz, request.delay_s)
+            self.controller.request(request.clock_mhz, request.delay_s, math.inf if request.raise_in_s is None else request.raise_in_s)
 
     def broken(self, reason: str) -> None:
         """The running iteration cannot be recorded faithfully."""
@@ -157,7 +162,7 @@ class ControlledSession:
             self.stop(f"its GPU's events failed: {self._instruments.failed}")
         counts = self.controller.counts
         before, self._counted = self._counted, counts
-        new = (counts.issued - before.issued, counts.late_raises - before.late_raises, counts.disobeyed - before.disobeyed)
+        new = [getattr(counts, name) - getattr(before, name) for name in COUNTED]
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
         if not self._talking.failed:  # otherwise nobody will ask
             other_size = self._microbatches is not None
@@ -230,7 +235,8 @@ class ControlledSession:
         return reason
 
     def _entry(self, pending: _Pending, record: RankIteration) -> Handed:
-        counted = dataclasses.replace(record, requests=pending.requests, late_raises=pending.late_raises)
+        new = (pending.requests, pending.late_raises, pending.dropped_lowers)
+        counted = dataclasses.replace(record, requests=new[0], late_raises=new[1], dropped_lowers=new[2])
         kept = counted if self._is_wanted_in_full(pending) else thinned(counted)
         return Handed(pending.serial, kept, pending.iteration, pending.program, pending.trusted, pending.other_size, pending.disobeyed)
 

@@ -92,7 +92,7 @@ def _requests(requests: Sequence[TransitionRequest]) -> dict[TransitionPoint, tu
     found: dict[TransitionPoint, tuple[ClockRequest, ...]] = {}
     for r in requests:
         point: TransitionPoint = (r.kind, r.chunk, r.microbatch, r.edge)
-        found[point] = (*found.get(point, ()), ClockRequest(r.clock_mhz, r.delay_s, r.ahead))
+        found[point] = (*found.get(point, ()), ClockRequest(r.clock_mhz, r.delay_s, r.ahead, r.raise_in_s))
     return found
 
 

@@ -76,4 +76,5 @@ def _gpu(record: RankIteration, energy_j: float, uuid: str, rank: RankFacts) -> 
         requests=record.requests,
         late_raises=record.late_raises,
         throttled_s=record.throttled_s,
+        dropped_lowers=record.dropped_lowers,
     )

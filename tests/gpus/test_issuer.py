@@ -80,6 +80,15 @@ def test_a_lower_shortly_before_the_next_raise_is_dropped(raise_in_s: float, exp
     assert bench.issuer.counts.dropped_before_raise == 2 - len(expected_mhz)
 
 
+def test_what_counts_is_the_part_of_the_lead_that_a_call_may_take() -> None:
+    """A raise 45 ms from now is in time whatever the lower's call takes, if no call takes longer than 44 of the lead's 60 ms."""
+    for raise_in_s, issued in ((0.043, 1), (0.045, 2)):
+        bench = Bench(lead_s=0.06, in_force_s=0.016)
+        bench.handle(1410)
+        bench.handle(900, raise_in_s)
+        assert bench.issuer.counts.issued == issued
+
+
 def test_a_lower_that_is_handled_late_has_less_time_left() -> None:
     bench = Bench(lead_s=0.06)
     bench.handle(1410)

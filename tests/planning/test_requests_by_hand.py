@@ -43,3 +43,15 @@ def test_a_raise_for_the_first_operation_is_anchored_in_the_iteration_before(pro
     # needed at 4.0 s (the next iteration's begin), asked for at 3.75 s: during B1, which begins at 3.0 s
     assert (raised.kind, raised.microbatch, raised.edge, raised.ahead) == ("backward", 1, "begin", 1)
     assert raised.delay_s == pytest.approx(0.75)
+
+
+def test_a_lower_knows_how_long_it_is_until_the_next_raise_is_asked_for(problem):
+    (unit,) = unit_plans(problem, np.array([0, 1, 2, 2]), TIMING, 0.25)
+    # down at 1 s and at 2 s, up again at 4 s (the next iteration's begin), asked for at 3.75 s
+    assert [(r.clock_mhz, r.raise_in_s) for r in unit.requests] == [(1400, None), (1200, pytest.approx(2.75)), (1000, pytest.approx(1.75))]
+
+
+def test_a_lower_after_which_the_raise_is_due_at_once_knows_that_too(problem):
+    (unit,) = unit_plans(problem, np.array([0, 0, 2, 1]), TIMING, 1.0)
+    lower = next(r for r in unit.requests if r.clock_mhz == 1000)
+    assert lower.raise_in_s == pytest.approx(0.0)

@@ -1,5 +1,6 @@
 """Ranks that follow timetables and talk at log intervals only: the course of a run, and what ends it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -273,6 +274,18 @@ def test_policies_without_a_plan_ask_for_nothing(new_job: NewJob) -> None:
     job.iterate(8)
     assert job.phases == BASELINE + ["measure"] * 6
     assert job.sessions[0].requests == {}
+
+
+def test_lowers_tell_when_the_next_raise_is_due_and_dropped_ones_are_counted(planned: Job) -> None:
+    lowers = [r for requests in planned.sessions[0].requests.values() for r in requests if r.raise_in_s is not None]
+    assert lowers and all(r.raise_in_s >= 0 for r in lowers if r.raise_in_s is not None)
+    planned.sessions[0].request(ClockRequest(990, raise_in_s=0.2))
+    planned.sessions[0].request(ClockRequest(1410))
+    assert planned.controllers[0].raises_in_s == [0.2, math.inf]
+    planned.controllers[0].counts = replace(planned.controllers[0].counts, dropped_before_raise=2)
+    planned.iterate(3)
+    summaries = Journal(planned.options.run_dir).read()
+    assert [(s.iteration, s.gpus[0].dropped_lowers) for s in summaries if s.gpus[0].dropped_lowers] == [(PLANNED_FROM + 1, 2)]
 
 
 def test_gpus_that_do_not_obey_end_the_plan(planned: Job) -> None:

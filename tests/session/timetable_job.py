@@ -29,11 +29,13 @@ class FakeController:
         self.counts = Counts()
         self.maximum = 0
         self.asked: list[int] = []
+        self.raises_in_s: list[float] = []
         self.closed = False
         self.caught_ups = 0
 
-    def request(self, clock_mhz: int, delay_s: float) -> None:
+    def request(self, clock_mhz: int, delay_s: float, raise_in_s: float) -> None:
         self.asked.append(clock_mhz)
+        self.raises_in_s.append(raise_in_s)
 
     def caught_up(self) -> None:
         self.caught_ups += 1
