@@ -12,6 +12,6 @@ setup(
         "megatron_energy": ["py.typed"],
         "megatron_energy.emulation": ["gpus/*.json"],
         "megatron_energy.patches": ["**/*.patch", "**/*.json", "README.md"],
-        "megatron_energy.scripts": ["*.sh", "lib/*.sh", "slurm/*.s*", "slurm/*/*.sh", "systemd/*.service"],
+        "megatron_energy.scripts": ["*.sh", "lib/*.sh", "slurm/*.s*", "slurm/*/*.sh", "systemd/*.service", "systemd/*.logrotate"],
     },
 )

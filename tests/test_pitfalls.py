@@ -1,7 +1,6 @@
 """One test per pitfall that users of other energy tools and of Megatron reported in public; the issue is named in each.
 
-Not here: 20 (Slurm with containers), which is the launcher's and the cluster's; leases and their restore (14, 18) are tested with
-the clock daemon in tests/clockd.
+What concerns sites (18, 20) is in tests/test_pitfalls_of_sites.py; leases and their restore (14) are tested in tests/clockd too.
 """
 
 import ast

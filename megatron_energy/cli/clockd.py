@@ -46,7 +46,15 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from megatron_energy.clockd import command
 
+    _emulate_where_asked()
     return command.run(command.options_from(args), args.check)
+
+
+def _emulate_where_asked() -> None:
+    """``MEGATRON_ENERGY_EMULATED``, for a trial. The daemon's own module, which the unit runs, knows no emulation."""
+    from megatron_energy.emulation.install import install_from_environment
+
+    install_from_environment()
 
 
 def _restore(args: argparse.Namespace) -> int:
@@ -54,6 +62,7 @@ def _restore(args: argparse.Namespace) -> int:
     from megatron_energy.clockd.client import ClockdClient
     from megatron_energy.clockd.errors import ClockdError, Unavailable
 
+    _emulate_where_asked()
     uuids = command.uuids_of(args.gpu)
     try:
         with ClockdClient.connect(args.socket) as clockd:
@@ -69,6 +78,8 @@ def _restore(args: argparse.Namespace) -> int:
 def _release(args: argparse.Namespace) -> int:
     from megatron_energy.clockd import command
 
+    if args.gpu:
+        _emulate_where_asked()
     answer = _ask(args.socket, "evict", gpus=command.uuids_of(args.gpu))
     for uuid in answer["released"]:
         print(f"{uuid} released")

@@ -85,7 +85,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.module:
         if importlib.util.find_spec(options.program.partition(".")[0]) is None:
             raise UserError(f"no module {options.program}: is it installed for {sys.executable}?")
-    elif not Path(options.program).exists():
+    elif not Path(options.program).exists() or (Path(options.program).is_dir() and not (Path(options.program) / "__main__.py").exists()):
         raise UserError(f"no program {options.program}: give a Python file, or -m and a module")
 
 
@@ -93,10 +93,25 @@ def _execute(options: argparse.Namespace) -> None:
     sys.argv = [options.program, *options.program_arguments]
     if options.module:
         sys.path.insert(0, os.getcwd())
+        _require_module(options.program)
         runpy.run_module(options.program, run_name="__main__", alter_sys=True)
     else:
         sys.path.insert(0, str(Path(options.program).resolve().parent))
         runpy.run_path(options.program, run_name="__main__")
+
+
+def _require_module(name: str) -> None:
+    """Refuse a module that is not there or cannot be run; imports the packages above it, so only now."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise  # a package above it lacks something
+        spec = None
+    if spec is None:
+        raise UserError(f"no module {name} that can be run: is it installed for {sys.executable}?")
 
 
 if __name__ == "__main__":

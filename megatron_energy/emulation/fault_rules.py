@@ -4,6 +4,7 @@ A rule counts the calls that it matches, from 1 on; it strikes from call ``from_
 with ``probability``. So ``times=1`` is once, ``from_call=n, times=1`` the n-th call, and neither means always.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +14,8 @@ import pynvml
 
 from megatron_energy.emulation.nvml_calls import FUNCTIONS
 from megatron_energy.errors import UserError
+
+LONGEST_DELAY_S = 3600.0
 
 
 def error_code(name: str) -> int:
@@ -47,6 +50,8 @@ class Rule:
             raise UserError(f"no emulated NVML function is called {self.function}: use its C name, such as nvmlDeviceGetPowerUsage")
         if self.from_call < 1 or not 0 <= self.probability <= 1:
             raise UserError(f"calls count from 1 and a probability is 0 to 1, not {self.from_call} and {self.probability}")
+        if (self.times is not None and self.times < 1) or (self.gpu is not None and self.gpu < 0):
+            raise UserError(f"times is 1 or more and gpu an index, not {self.times} and {self.gpu}: leave them out for always and for any")
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ class Delay(Rule):
 
     latency_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.latency_s <= LONGEST_DELAY_S:
+            raise UserError(f"latency_s is 0 to {LONGEST_DELAY_S:g}, not {self.latency_s}")
+
 
 @dataclass(frozen=True)
 class CounterReset(Rule):
@@ -105,8 +115,10 @@ class Disturb(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quantum_w <= 0:
+        if not 0 < self.quantum_w < math.inf:
             raise UserError(f"quantum_w is above 0, not {self.quantum_w}")
+        if not 0 <= self.noise_share < math.inf or not math.isfinite(self.drift_per_hour):
+            raise UserError(f"noise_share is 0 or more and drift_per_hour a number, not {self.noise_share} and {self.drift_per_hour}")
 
 
 def gpu_lost(gpu: int, from_call: int = 1) -> Fail:
@@ -119,12 +131,25 @@ _KINDS: Mapping[str, type[Rule]] = {"fail": Fail, "ignore": Ignore, "delay": Del
 Plain: TypeAlias = "dict[str, Any]"
 
 
+_WHOLE, _NUMBER, _TEXT = "a whole number", "a number", "a text"
+_VALUES = {
+    **dict.fromkeys(("gpu", "from_call", "times", "field"), _WHOLE),
+    **dict.fromkeys(("probability", "latency_s", "noise_share", "drift_per_hour", "quantum_w"), _NUMBER),
+    **dict.fromkeys(("function", "error"), _TEXT),
+}
+_TYPES: Mapping[str, tuple[type, ...]] = {_WHOLE: (int,), _NUMBER: (int, float), _TEXT: (str,)}
+
+
 def rule_from_plain(plain: Plain) -> Rule:
     """A rule from its JSON object: ``fault`` names its kind, the rest are its attributes. Raises UserError."""
     values = dict(plain)
     kind = _KINDS.get(str(values.pop("fault", None)))
     if kind is None:
         raise UserError(f"fault rule {plain}: set 'fault' to one of {', '.join(_KINDS)}")
+    for name, value in values.items():
+        wanted = _VALUES.get(name)
+        if wanted is not None and (isinstance(value, bool) or not isinstance(value, _TYPES[wanted])):
+            raise UserError(f"fault rule {plain}: {name} must be {wanted}; leave it out for its default")
     try:
         return kind(**values)
     except TypeError as error:

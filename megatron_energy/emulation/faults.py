@@ -50,6 +50,11 @@ class Faults:
         self._counter_from_mj: dict[int, int] = {}
         self._reset_due: set[int] = set()
 
+    @property
+    def highest_gpu(self) -> int:
+        """The highest index of a GPU that a rule names; -1: none does."""
+        return max((rule.gpu for rule in self._rules if rule.gpu is not None), default=-1)
+
     def call(self, library: "EmulatedNvml", name: str, handler: Handler, arguments: tuple[Any, ...]) -> Any:
         """Do what the function does, or what goes wrong; the return value is NVML's error code."""
         gpu = _gpu_of(library, name, arguments)

@@ -77,6 +77,9 @@ def install_from_environment(environment: Mapping[str, str] | None = None) -> No
     directory = environment.get(DIRECTORY_VARIABLE)
     faults = parse_faults(environment.get(FAULTS_VARIABLE) or "[]")
     node = install(specification, Path(directory) if directory else None)
+    highest = -1 if faults is None else faults.highest_gpu
+    if highest >= node.count:
+        raise UserError(f"{FAULTS_VARIABLE} names GPU {highest}, but there are {node.count} (0 to {node.count - 1})")
     if faults is not None and isinstance(pynvml.nvmlLib, EmulatedNvml):
         pynvml.nvmlLib.faults = faults
     return node
@@ -102,12 +105,14 @@ def parse_faults(text: str) -> Faults | None:
     """What :data:`FAULTS_VARIABLE` asks for (see :mod:`megatron_energy.emulation.faults`); None for no rule. Raises UserError."""
     try:
         plain = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{FAULTS_VARIABLE} is not JSON ({error}): write a list of rules") from error
     rules, seed = (plain.get("rules"), plain.get("seed", 0)) if isinstance(plain, dict) else (plain, 0)
-    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+    known = not isinstance(plain, dict) or plain.keys() <= {"rules", "seed"}
+    listed = isinstance(rules, list) and all(isinstance(rule, dict) for rule in rules)
+    if not known or not listed or not isinstance(seed, int):
         raise UserError(f'{FAULTS_VARIABLE}: write a list of rules, or {{"seed": 1, "rules": [...]}}')
-    return Faults(tuple(rule_from_plain(rule) for rule in rules), int(seed)) if rules else None
+    return Faults(tuple(rule_from_plain(rule) for rule in rules), seed) if rules else None
 
 
 def default_directory(model: str, count: int) -> Path:

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from megatron_energy.cli import clockd
 from megatron_energy.clockd import command
+from megatron_energy.emulation.install import uninstall
 from megatron_energy.errors import UserError
+from megatron_energy.gpus import library
 from tests.clockd.host import EVERYTHING, Host
 
 
@@ -95,6 +98,27 @@ def test_rules_are_checked_without_running(host: Host, capsys: pytest.CaptureFix
     host.write_rules(EVERYTHING + "clock_mhz = 1-2\n")
     with pytest.raises(UserError, match="unknown key clock_mhz"):
         run("run", "--check", *host.files)
+
+
+def test_a_trial_on_emulated_gpus(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in host.environment.items():
+        if name.startswith("MEGATRON_ENERGY_EMULATED"):
+            monkeypatch.setenv(name, value)
+    try:
+        assert run("restore", "--gpu", "1", *host.files) == 0
+        assert host.node.gpu(1).locks_set == 1
+    finally:
+        uninstall()
+    assert f"{host.uuids[1]} restored" in capsys.readouterr().out
+    monkeypatch.delenv("MEGATRON_ENERGY_EMULATED")
+    monkeypatch.setattr(pynvml, "nvmlInit", no_library)
+    monkeypatch.setattr(library, "_initialised", None)
+    with pytest.raises(UserError, match="clockd runs where the GPUs are"):
+        run("run", *host.files)
+
+
+def no_library() -> None:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
 
 def test_no_daemon(host: Host) -> None:

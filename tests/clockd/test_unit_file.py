@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_energy.clockd import paths
 from tests.clockd.host import Host, hold, wait_until
 from tests.source_tree import ROOT
 
@@ -42,6 +43,16 @@ def test_it_is_closed(unit: Path, analyze: str) -> None:
         pytest.skip("systemd-analyze security needs --offline (systemd 250)")
     done = subprocess.run([analyze, "security", "--offline=true", "--threshold=20", str(unit)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout  # an exposure of at most 2.0 of 10; CAP_SYS_ADMIN and the GPUs make up most of it
+
+
+def test_the_audit_log_is_rotated() -> None:
+    text = (UNIT.parent / f"{UNIT.stem}.logrotate").read_text()
+    assert re.findall(r"^(/\S+) \{$", text, re.MULTILINE) == [str(paths.AUDIT_LOG)]
+    assert "nocreate" in text and f"systemctl reload {UNIT.stem}" in text  # clockd makes the new file, with its own mode
+
+
+def test_names_can_be_looked_up_when_it_starts() -> None:
+    assert "nss-user-lookup.target" in re.findall(r"^After=(.*)$", UNIT.read_text(), re.MULTILINE)
 
 
 def test_its_only_capability_is_the_drivers() -> None:

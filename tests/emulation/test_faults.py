@@ -1,6 +1,7 @@
 """Faults injected under the real pynvml."""
 
 import statistics
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -175,12 +176,36 @@ def test_every_kind_of_rule_has_a_json_form() -> None:
         ('[{"fault": "fail", "chance": 0.5}]', "unexpected keyword argument 'chance'"),
         ('[{"fault": "ignore", "function": "nvmlDeviceGetPowerUsage"}]', "cannot be ignored"),
         ('[{"fault": "disturb", "quantum_w": 0}]', "quantum_w is above 0"),
+        ('[{"fault": "disturb", "noise_share": NaN}]', "noise_share is 0 or more"),
+        ('[{"fault": "disturb", "noise_share": "a lot"}]', "noise_share must be a number"),
+        ('[{"fault": "fail", "error": 7}]', "error must be a text"),
+        ('[{"fault": "fail", "from_call": "3"}]', "from_call must be a whole number"),
+        ('[{"fault": "fail", "probability": true}]', "probability must be a number"),
+        ('[{"fault": "fail", "gpu": -1}]', "gpu an index"),
+        ('[{"fault": "fail", "times": 0}]', "times is 1 or more"),
+        ('[{"fault": "delay", "latency_s": -1}]', "latency_s is 0 to 3600"),
+        ('{"seed": "x", "rules": []}', "write a list of rules"),
+        ('{"rule": []}', "write a list of rules"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_mistakes_are_told_in_one_line(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         parse_faults(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_rule_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    environment = {
+        "MEGATRON_ENERGY_EMULATED": "a100-sxm4-80gb:2",
+        "MEGATRON_ENERGY_EMULATED_DIR": str(tmp_path),
+        "MEGATRON_ENERGY_EMULATED_FAULTS": '[{"fault": "fail", "gpu": 2}]',
+    }
+    try:
+        with pytest.raises(UserError, match=r"names GPU 2, but there are 2 \(0 to 1\)"):
+            install_from_environment(environment)
+    finally:
+        uninstall()
 
 
 def test_real_gpus_are_never_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
