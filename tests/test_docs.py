@@ -29,11 +29,13 @@ PLAN_PAGE = ROOT / "docs" / "plan.md"
 SYSTEM = {"cp", "docker", "enroot", "export", "install", "sbatch", "scancel", "systemctl", "tensorboard"}
 """Programs that are not ours: only the shell's syntax and the files of ours that they name are checked."""
 
+SCRIPTS = ("pretrain_gpt.py", "train.py")
+"""Training scripts of the reader's own, as the pages call them."""
 OTHERS_FLAGS = {
     # Megatron-LM
     "--log-energy", "--no-overlap-p2p-communication", "--microbatch-group-size-per-virtual-pipeline-stage", "--tensorboard-dir",
     "--overlap-moe-expert-parallel-comm", "--overlap-p2p-communication-warmup-flush",
-    "--exit-signal-handler", "--use-distributed-optimizer",
+    "--exit-signal-handler", "--use-distributed-optimizer", "--rampup-batch-size", "--step-batch-size-schedule", "--wandb-project",
     # torchrun, TensorBoard, mypy, pip, Slurm, systemd, nvidia-smi, containers
     "--nproc-per-node", "--nnodes", "--logdir", "--strict", "--ignore-requires-python", "--no-deps", "--gpu-freq", "--now", "--gpu-reset",
     "--cap-add", "--batch", "--build-arg", "--cpus-per-task", "--gpu-bind", "--gpus-per-node", "--gpus-per-task", "--kill-on-bad-exit",
@@ -53,7 +55,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder of someone who follows the documentation in a checkout, with a training script of his own."""
     for name in ("docs", "scripts", "tests", "tools", "megatron_energy"):
         (tmp_path / name).symlink_to(ROOT / name)
-    for name in ("pretrain_gpt.py", "program.py"):
+    for name in (*SCRIPTS, "program.py"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -108,7 +110,7 @@ def parse_launch(command: Command, desk: Path) -> None:
     """The launcher accepts what follows it: the script is there, and every --energy-* flag has a value that is allowed."""
     rest = command.words[command.words.index("megatron_energy.run") + 1 :]
     parsed = launch.parse(rest)
-    assert parsed.script.name == "pretrain_gpt.py"
+    assert parsed.script.name in SCRIPTS
     assert not [word for word in parsed.arguments if word.startswith("--energy")]
 
 
@@ -121,6 +123,11 @@ def parse_emulation(command: Command, desk: Path) -> None:
 def parse_clockd(command: Command, desk: Path) -> None:
     """The daemon alone has the options of ``megatron-energy clockd``."""
     build_parser().parse_args(["clockd", *command.words[command.words.index("megatron_energy.clockd") + 1 :]])
+
+
+def check_torchrun(command: Command, desk: Path) -> None:
+    """A trainer that attaches the scheduler by itself."""
+    assert command.words[-1] in SCRIPTS
 
 
 def check_own_script(command: Command, desk: Path) -> None:
@@ -139,6 +146,7 @@ Rule = tuple[Callable[[Command], bool], Callable[[Command, Path], None]]
 RULES: tuple[Rule, ...] = (
     (lambda command: command.words[0] == "megatron-energy", run_offline),
     (lambda command: "megatron_energy.run" in command.words, parse_launch),
+    (lambda command: command.words[0] == "torchrun", check_torchrun),
     (lambda command: "megatron_energy.emulation" in command.words, parse_emulation),
     (lambda command: "megatron_energy.clockd" in command.words, parse_clockd),
     (lambda command: bool(re.match(r"(python3? )?(\./)?(scripts|tools)/", " ".join(command.words))), check_own_script),

@@ -43,7 +43,12 @@ OWN_LOG_INTERVAL = 10
 
 
 class EnergyRuntime:
-    """Implements :class:`~megatron_energy.megatron.runtime_protocol.Runtime`."""
+    """Implements :class:`~megatron_energy.megatron.runtime_protocol.Runtime`.
+
+    Attributes:
+        iterations: number of the last training iteration that has ended.
+        logs_itself: every so many iterations, where no loop of megatron.training and no trainer calls :meth:`on_log`.
+    """
 
     def __init__(self, options: EnergyOptions) -> None:
         self.options = options
@@ -52,7 +57,8 @@ class EnergyRuntime:
         self.recorder: Recorder | None = None  # whose points are timed where clocks of this host's GPUs are controlled
         self._facts: RankFacts | None = None
         self._session: Any = None
-        self._iteration = 0
+        self.iterations = 0
+        self.logs_itself = True
         self._unended = 0
         self._said = False
 
@@ -76,11 +82,12 @@ class EnergyRuntime:
             return
         self._unended = 0
         if not evaluation:
-            self._iteration = _megatron_iteration() or self._iteration + 1
-        self._session.iteration(self._iteration, program, evaluation)
+            self.iterations = _megatron_iteration() or self.iterations + 1
+        self._session.iteration(self.iterations, program, evaluation)
         self.requests, self.evaluation_requests = self._session.requests, self._session.evaluation_requests
-        if not evaluation and loaded(TRAINING_LOOP) is None and self._iteration % OWN_LOG_INTERVAL == 0:
-            self.on_log(self._iteration, None)
+        logs_itself = self.logs_itself and loaded(TRAINING_LOOP) is None
+        if not evaluation and logs_itself and self.iterations % OWN_LOG_INTERVAL == 0:
+            self.on_log(self.iterations, None)
 
     def on_broken(self, reason: str) -> None:
         """The running iteration cannot be recorded faithfully."""
@@ -101,7 +108,8 @@ class EnergyRuntime:
     def on_log(self, iteration: int, writer: Any) -> None:
         """Megatron's log interval."""
         if self._session is not None:
-            self._session.log(iteration, writer)
+            self._session.log(iteration, _with_wandb(writer))
+            self.requests, self.evaluation_requests = self._session.requests, self._session.evaluation_requests
 
     def script_ended(self) -> None:
         """The script has come to its end without an error."""
@@ -139,6 +147,16 @@ def _changes(before: RankFacts, now: RankFacts) -> str:
     """``microbatches changed from 8 to 16``, for every fact that differs."""
     names = [f.name for f in dataclasses.fields(RankFacts) if getattr(before, f.name) != getattr(now, f.name)]
     return ", ".join(f"{name} changed from {getattr(before, name)} to {getattr(now, name)}" for name in names)
+
+
+def _with_wandb(writer: Any) -> Any:
+    """A writer whose scalars go to Megatron's W&B run too, where there is one: on the last rank, with --wandb-project."""
+    wandb = getattr(loaded("megatron.training.global_vars"), "_GLOBAL_WANDB_WRITER", None)
+    if wandb is None:
+        return writer
+    from megatron_energy.observe.wandb import WithWandb
+
+    return WithWandb(writer, wandb, say)
 
 
 def _on_home_rank() -> bool:
@@ -216,9 +234,18 @@ def _check_files(options: EnergyOptions) -> None:
     check_free(options.run_dir)
 
 
+_started: list[EnergyRuntime] = []
+
+
+def started() -> bool:
+    """Whether a scheduler was started in this process."""
+    return bool(_started)
+
+
 def start(options: EnergyOptions) -> EnergyRuntime:
     """Hook a runtime into Megatron, and end it with the process, also one that a signal ends. The options have passed :func:`check`."""
     runtime = EnergyRuntime(options)
+    _started.append(runtime)
     runtime.recorder = attach.install(options, runtime)
     stopping = Stopping()
     stopping.install()

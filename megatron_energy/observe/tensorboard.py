@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from megatron_energy.observe.interval import GpuInterval, Interval, Totals, finite, mean
 from megatron_energy.observe.tags import GPU_MEASURES, JOB_MEASURES, MEGATRON_ENERGY, MEGATRON_POWER, SPREAD_MEASURES, Layout, Tags
@@ -32,6 +32,14 @@ class Writer(Protocol):
 
     def flush(self) -> Any:
         """Write what is queued."""
+
+
+@runtime_checkable
+class StepWriter(Protocol):
+    """A writer that is told when all scalars of a step have come."""
+
+    def end_step(self, step: int) -> None:
+        """All scalars of this step have come."""
 
 
 class TensorBoardLog:
@@ -83,6 +91,8 @@ class TensorBoardLog:
         for tag, value in self._scalars(interval).items():
             if value is not None and math.isfinite(value):
                 self._writer.add_scalar(tag, float(value), step)
+        if isinstance(self._writer, StepWriter):
+            self._writer.end_step(step)
 
     def text(self, name: str, markdown: str, step: int) -> None:
         """Write Markdown, for example :func:`megatron_energy.observe.plan_text.plan_markdown`, under ``energy/<name>``."""

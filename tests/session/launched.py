@@ -60,8 +60,11 @@ class Training:
     events: Mapping[str, str]
 
 
-def launch_all(folder: Path, launches: Mapping[str, Sequence[str | Path]]) -> dict[str, Done]:
-    """Run the launcher with every list of arguments, one after the other; ``--energy-dir`` is FOLDER/<name>-energy unless given."""
+def launch_all(folder: Path, launches: Mapping[str, Sequence[str | Path]], modules: Path | None = None) -> dict[str, Done]:
+    """Run the launcher with every list of arguments, one after the other; ``--energy-dir`` is FOLDER/<name>-energy unless given.
+
+    ``modules``: a folder with further modules to import.
+    """
     words = {name: [str(w) for w in launch] for name, launch in launches.items()}
     directories = {}
     for name, launch in words.items():
@@ -73,7 +76,7 @@ def launch_all(folder: Path, launches: Mapping[str, Sequence[str | Path]]) -> di
     done = subprocess.run(
         [sys.executable, "-m", "tests.session.several_launches", str(folder)],
         cwd=REPOSITORY,
-        env={**inherited, "PYTHONPATH": str(REPOSITORY)},
+        env={**inherited, "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, *([modules] if modules else []))))},
         capture_output=True,
         text=True,
         timeout=600,  # far above what it takes
