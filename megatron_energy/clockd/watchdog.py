@@ -15,6 +15,7 @@ import select
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,15 @@ from megatron_energy.gpus.errors import GpuError
 
 ANSWER_S = 30.0  # starting Python and NVML takes a second or two on a loaded host
 CLOSE_S = 30.0
+
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_PROGRAM = f"""import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+sys.path.append({_PACKAGE!r})
+from megatron_energy.clockd.watchdog_process import main
+sys.exit(main())"""  # imports nothing from the working directory, where users' files may have the names of modules
 
 
 class WatchdogError(GpuError):
@@ -50,7 +60,7 @@ class Watchdog:
             trainer = open_pidfd(self._pid)  # made here: a pidfd that the child opened might be of another process already
         except OSError as error:
             raise WatchdogError(f"this kernel cannot watch processes (pidfd_open: {error.strerror or error})") from error
-        command = [sys.executable, "-m", "megatron_energy.clockd.watchdog_process", str(trainer)]
+        command = [sys.executable, "-c", _PROGRAM, str(trainer)]
         if site_mhz is not None:
             command += [str(mhz) for mhz in site_mhz]
         try:

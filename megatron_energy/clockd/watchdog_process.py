@@ -54,7 +54,7 @@ class Terminated(Exception):
 
 
 def main() -> int:
-    """``watchdog_process PIDFD [LEAST_MHZ MOST_MHZ]``: restore when stdin closes or the process of PIDFD ends."""
+    """Arguments ``PIDFD [LEAST_MHZ MOST_MHZ]``: restore when stdin closes or the process of PIDFD ends."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _terminated)
@@ -119,7 +119,3 @@ def _wait_for_end(trainer: int) -> None:
 def _say(**answer: object) -> None:
     with suppress(BrokenPipeError):  # the trainer is gone, which poll reports as well
         os.write(STDOUT, json.dumps(answer).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ import pytest
 
 from megatron_energy.clockd.audit import REFUSALS_BURST, Audit
 from tests.emulated_gpus import FakeClock
+from tests.source_tree import package_files
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -84,6 +85,12 @@ def test_after_a_full_disk_the_log_goes_on_at_a_line_of_its_own(tmp_path: Path, 
     audit.write("third")
     assert json.loads(path.read_text().splitlines()[-1]) == {"time_s": 7.0, "event": "third"}
     audit.close()
+
+
+def test_only_the_log_goes_by_the_wall_clock() -> None:
+    """Which may jump: a lease that lasted until a time of day would end early, or not at all."""
+    users = [path.name for path in package_files() if path.parent.name == "clockd" and "time.time" in path.read_text(encoding="utf-8")]
+    assert users == ["audit.py"]
 
 
 def test_no_log() -> None:

@@ -111,6 +111,18 @@ def test_a_limit_that_was_raised_meanwhile_stands(guarded: Host) -> None:
     assert guarded.limit_mw() == 350_000
 
 
+def test_files_of_the_users_with_the_names_of_modules(guarded: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer may be started in a folder that others write to; the watchdog has its privileges."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name in ("json", "select", "pynvml", "megatron_energy"):
+        (folder / f"{name}.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(folder)
+    with Watchdog() as watchdog:
+        watchdog.guard(guarded.uuids[0])
+        assert watchdog.alive
+
+
 def test_a_gpu_that_is_not_there(guarded: Host) -> None:
     with Watchdog() as watchdog:
         with pytest.raises(WatchdogError, match="nvmlDeviceGetHandleByUUID"):
