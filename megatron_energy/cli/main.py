@@ -15,7 +15,7 @@ from typing import NoReturn
 from megatron_energy import __version__
 from megatron_energy.errors import UserError
 
-COMMANDS = ("doctor", "plan", "frontier", "replay", "control", "clockd")
+COMMANDS = ("doctor", "plan", "frontier", "replay", "control", "patch", "clockd")
 """Modules of this package, in the order of the help text."""
 
 

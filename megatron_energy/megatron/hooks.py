@@ -1,4 +1,6 @@
-"""The hooks on a stock megatron-core: module-level names only, rebound when their modules are imported.
+"""The hooks on megatron-core: module-level names only, rebound when their modules are imported.
+
+A stock megatron-core is what they are made for; a patched one tells of its operations itself.
 
 A schedule call begins an iteration (unless one is open), operations and transfers are recorded while it runs, and the outermost
 optimizer step ends the iteration. A forward-only call is an iteration of its own.
@@ -10,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from megatron_energy.megatron import configuration, gradients, hook_points, operations, optimizer, p2p
+from megatron_energy.megatron import configuration, gradients, hook_points, operations, optimizer, p2p, patched_operations
 from megatron_energy.megatron.hook_points import SCHEDULES, Needs
 from megatron_energy.megatron.imports import apply_when_imported, replace
 from megatron_energy.megatron.recorder import Recorder
@@ -71,7 +73,10 @@ class Hooks:
         call_at_log_interval(loop, self.runtime.on_log)
 
     def _wrap_schedules(self, schedules: Any) -> None:
-        operations.wrap(schedules, self.recorder, self.tracker)
+        if patched_operations.is_patched(schedules):
+            patched_operations.listen(schedules, self.recorder, self.tracker)
+        else:
+            operations.wrap(schedules, self.recorder, self.tracker)
         for name in SCHEDULES:
             self._wrap_schedule(schedules, name)
         if hasattr(schedules, "get_forward_backward_func"):

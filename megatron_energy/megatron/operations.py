@@ -64,13 +64,15 @@ def _wrap_backward(schedules: Any, recorder: Recorder, tracker: Tracker) -> None
             return backward_step(*args, **kwargs)
         recorder.begin_backward(first_tensor(output_tensor.of(args, kwargs)))
         result = backward_step(*args, **kwargs)
-        _end(call, recorder)
+        end_backward(call, recorder)
         return result
 
     replace(schedules, backward_step=backward)
 
 
-def _end(call: ScheduleCall, recorder: Recorder) -> None:
+def end_backward(call: ScheduleCall, recorder: Recorder) -> tuple[int, int]:
+    """The running backward has ended, and a reduction may have started in it: its chunk and microbatch, as of the recorder."""
     chunk, microbatch = recorder.end_backward()
     if call.reduces_in_backward and microbatch == call.microbatches - 1:
         recorder.start_grad_sync(chunk)
+    return chunk, microbatch
