@@ -12,6 +12,7 @@ import re
 import stat
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from megatron_energy.megatron.patch_file import Patch, PatchFileError, digest, p
 
 PACKAGE_INFO = "megatron/core/package_info.py"
 UNNEEDED = "training needs no patch"
+ABANDONED_S = 60.0
+"""A new file that is not in place after so long, where writing takes milliseconds, belongs to a process that was killed."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +159,17 @@ def _write(path: Path, content: bytes) -> None:
 def _forget_bytecode(path: Path) -> None:
     """Remove compiled files: Python would notice most that are stale, but not those that were compiled to be taken unchecked."""
     for compiled in Path(importlib.util.cache_from_source(str(path))).parent.glob(f"{path.stem}.*.pyc"):
-        compiled.unlink()
+        compiled.unlink(missing_ok=True)
 
 
 def _replace(path: Path, content: bytes) -> None:
     """The new file takes the place of the old one when it is complete, with its mode and owner."""
-    before = path.stat()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    before, prefix = path.stat(), f".{path.name}.energy-"
+    for abandoned in path.parent.glob(f"{prefix}*"):
+        with contextlib.suppress(FileNotFoundError):  # it is in place by now
+            if time.time() - abandoned.stat().st_mtime > ABANDONED_S:
+                abandoned.unlink()
+    handle, name = tempfile.mkstemp(prefix=prefix, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

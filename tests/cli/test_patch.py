@@ -143,6 +143,18 @@ def test_an_interrupted_write_leaves_the_old_file(shell: Shell, site: Path, monk
     assert "2 lines put in" in shell.text("patch", "apply", "--site", site)
 
 
+def test_what_a_killed_process_left_is_removed_and_a_running_one_s_is_not(shell: Shell, site: Path) -> None:
+    left, running, other = (
+        (site / TARGET).with_name(name) for name in (".schedules.py.energy-1", ".schedules.py.energy-2", ".schedules.py")
+    )
+    for file in (left, running, other):
+        file.touch()
+    for file in (left, other):
+        os.utime(file, (0, 0))
+    shell.text("patch", "apply", "--site", site)
+    assert sorted(os.listdir(left.parent)) == [".schedules.py", ".schedules.py.energy-2", "schedules.py"]
+
+
 def test_bytecode_that_python_would_take_unchecked_is_removed(shell: Shell, site: Path) -> None:
     """Python compares time and size of a source, but not for files that were compiled to be trusted, as some images do."""
     file = site / TARGET
