@@ -14,6 +14,7 @@ from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.defects import noted
 from megatron_energy.session.directive import Directive, constant_clock
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.fallback import DROPPED
 from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import UNPLANNED
 from megatron_energy.session.planned import PlannedRun
@@ -61,6 +62,8 @@ class Batch:
         stopped: why this rank alone runs at maximum clocks.
         microbatches: of its iterations from now on, where the timetable is for another number; told until that has been answered.
         other_writer: who else has set something of its GPU since the last time, in words; empty: nobody.
+        fell_back: why it has been at maximum clocks until now, since some iteration; empty: it has followed its timetable.
+        dropped: the live switch says so, as seen from its node.
     """
 
     entries: list[Handed] = field(default_factory=list)
@@ -69,6 +72,8 @@ class Batch:
     stopped: str | None = None
     microbatches: int | None = None
     other_writer: str = ""
+    fell_back: str = ""
+    dropped: bool = False
 
 
 class Conductor:
@@ -119,7 +124,9 @@ class Conductor:
             self._report_all(rows)  # while the findings are of their size
             rows = []
         self._hear(batches)
-        self._background.submit(self.coordinator.look_at_control)  # whatever iterations have told
+        fell_back = self._fell_back(batches)
+        seen = any(batch.dropped for batch in batches)  # a network file system may show a file's change to the home rank last
+        self._background.submit(partial(self.coordinator.look_at_control, seen, fell_back))  # whatever iterations have told
         idle = self._background.idle(patience_s)
         self._report_all(rows)
         planned = self.coordinator.findings.planned
@@ -129,7 +136,8 @@ class Conductor:
         if not idle:
             return None
         self.answered, self._resizing = self._resizing, None
-        return self._changed(next_iteration, even_if_same=self.answered is not None)
+        activate = fell_back and self.coordinator.directives[0].phase == "planned"
+        return self._changed(next_iteration, even_if_same=self.answered is not None or activate)
 
     def _report_all(self, rows: Sequence[list[Handed]]) -> None:
         for row in rows:
@@ -200,6 +208,14 @@ class Conductor:
             self._background.submit(lambda: self.coordinator.drop(stale, comparable=False))
         if broken is not None:
             self._background.submit(lambda: self.coordinator.drop(broken))
+
+    def _fell_back(self, batches: Sequence[Batch]) -> bool:
+        """Whether ranks have left the timetable by themselves since the last time, to be told where they go on."""
+        reasons = [(rank, batch.fell_back) for rank, batch in enumerate(batches) if batch.fell_back]
+        told = next(((rank, reason) for rank, reason in reasons if reason != DROPPED), None)
+        if told is not None:
+            self.coordinator.say(f"maximum clocks until here, without waiting for the log interval: {told[1]} (rank {told[0]})")
+        return bool(reasons)
 
     def _resized(self, microbatches: int) -> None:
         if self.coordinator.resized(microbatches):

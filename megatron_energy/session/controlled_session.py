@@ -18,8 +18,9 @@ from megatron_energy.session.conductor import Batch, Conductor, Handed
 from megatron_energy.session.defects import Fence, Step, end_all, no_exchange, noted
 from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
 from megatron_energy.session.exchange import Exchange
+from megatron_energy.session.fallback import LOWERED, Fallback
 from megatron_energy.session.instruments import Ended, Instruments
-from megatron_energy.session.rank_records import thinned
+from megatron_energy.session.rank_records import iteration_begin_s, thinned
 from megatron_energy.session.reporting import show
 from megatron_energy.session.timetable import Entry, Timetable
 
@@ -58,6 +59,7 @@ class ControlledSession:
         instruments: open; record this rank's GPU.
         timetable: this rank's.
         conductor: on the home rank.
+        fallback: what may take this rank to maximum clocks between two log intervals.
         settled_at_log: Megatron has waited for the GPU when it logs. If not, the last iteration is handed in one log interval later,
             so that no wait is added.
         other_writer: asked at log intervals who else has set something of this GPU since, in words; empty: nobody.
@@ -72,18 +74,21 @@ class ControlledSession:
         instruments: Instruments,
         timetable: Timetable,
         conductor: Conductor | None,
+        fallback: Fallback,
         settled_at_log: bool = True,
         other_writer: Callable[[], str] = lambda: "",
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.controller = controller
         self._exchange, self._hold, self._instruments = exchange, hold, instruments
-        self._timetable, self._conductor = timetable, conductor
+        self._timetable, self._conductor, self._fallback = timetable, conductor, fallback
         self._other_writer, self._say = other_writer, say
         self._kept_back = 0 if settled_at_log else 1
         self._iteration = 0  # training iterations so far
         self._serial = 0  # evaluations too
         self._pending: list[_Pending] = []
+        self._before: _Pending | None = None  # the iteration before, whose time is known one later
+        self._before_ended_s: float | None = None
         self._in_full: dict[int, int] = {}  # plan version -> iterations handed in with all spans
         self._counted = Counts()
         self._broken: str | None = None
@@ -97,12 +102,17 @@ class ControlledSession:
     @property
     def requests(self) -> Requests:
         """This rank's clock requests in the next training iteration."""
-        return {} if self._alone else self._timetable.at(self._iteration + 1).requests
+        return {} if self._at_maximum else self._timetable.at(self._iteration + 1).requests
 
     @property
     def evaluation_requests(self) -> Requests:
         """This rank's clock requests in an evaluation before the next training iteration."""
-        return {} if self._alone else evaluation_requests(self._timetable.at(self._iteration + 1))
+        return {} if self._at_maximum else evaluation_requests(self._timetable.at(self._iteration + 1))
+
+    @property
+    def _at_maximum(self) -> bool:
+        """Likewise, or only until the next log interval."""
+        return self._alone or bool(self._fallback.reason)
 
     @property
     def _alone(self) -> bool:
@@ -111,11 +121,13 @@ class ControlledSession:
 
     def mark(self, point: TransitionPoint) -> None:
         """A point of Megatron's schedule is being enqueued."""
+        if self._fallback.look():
+            self._to_maximum()
         self._instruments.mark(point)
 
     def request(self, request: ClockRequest) -> None:
         """A clock is asked for, once the GPU has done what was enqueued so far."""
-        if not self._alone:
+        if not self._at_maximum:
             self.controller.request(request.clock_mhz, request.delay_s, math.inf if request.raise_in_s is None else request.raise_in_s)
 
     def broken(self, reason: str) -> None:
@@ -157,6 +169,7 @@ class ControlledSession:
     def _note(self, number: int, program: Program, evaluation: bool) -> None:
         directive = self._timetable.at(self._iteration) if self._iteration else Directive("baseline")
         trusted = (self._broken or self._stale or self._microbatches) is None and (self._stopped is None or directive.phase != "sweep")
+        trusted = trusted and not (self._fallback.reason and directive.phase in LOWERED)
         ended = self._instruments.end(number, evaluation)
         if self._instruments.failed:
             self.stop(f"its GPU's events failed: {self._instruments.failed}")
@@ -164,9 +177,22 @@ class ControlledSession:
         before, self._counted = self._counted, counts
         new = [getattr(counts, name) - getattr(before, name) for name in COUNTED]
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
+        pending = _Pending(self._serial, ended, self._iteration, directive, kept, trusted, self._microbatches is not None, *new)
+        self._watch(pending)
         if not self._talking.failed:  # otherwise nobody will ask
-            other_size = self._microbatches is not None
-            self._pending.append(_Pending(self._serial, ended, self._iteration, directive, kept, trusted, other_size, *new))
+            self._pending.append(pending)
+
+    def _watch(self, now: _Pending) -> None:
+        """The iteration before this one has its times now: do such iterations look too long?"""
+        before, self._before = self._before, now
+        timed = None if before is None else before.ended.timed
+        if before is None or timed is None:
+            return
+        begin_s, self._before_ended_s = iteration_begin_s(timed, self._before_ended_s), timed.end_s
+        if before.ended.evaluation or not before.trusted:
+            self._fallback.interrupt()
+        elif self._fallback.observe(before.ended.number, before.directive, timed.end_s - begin_s):
+            self._to_maximum()
 
     def log(self, iteration: int, writer: object) -> None:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
@@ -192,6 +218,7 @@ class ControlledSession:
         entries, answered = self._exchange.scatter([(reply, answered) for reply in replies or nothing] if at_home else None)
         if entries is not None:
             self._timetable.change(entries)
+        self._fallback.heard()
         if answered == self._microbatches:
             self._microbatches = None
 
@@ -225,7 +252,7 @@ class ControlledSession:
             self.broken(noted(error))
             entries = []
         reasons = (self._once(self._broken), self._once(self._stale), self._once(self._stopped))
-        return Batch(entries, *reasons, self._microbatches, other_writer)
+        return Batch(entries, *reasons, self._microbatches, other_writer, self._fallback.reason, self._fallback.dropped)
 
     def _once(self, reason: str | None) -> str | None:
         """The reason where it was not told before."""
@@ -256,6 +283,7 @@ class ControlledSession:
             (f"rank {rank}: the end of its clock control", self.controller.close),
             (f"rank {rank}: its GPU may not be as it was found", self._hold.close),
             (f"rank {rank}: the end of its instruments", self._instruments.close),
+            (f"rank {rank}: the end of its live switch", self._fallback.close),
         ]
         if conductor is not None:
             steps += [("the end of the run", conductor.coordinator.finish), ("no report", lambda: show(conductor.reporter.finish()))]

@@ -1,6 +1,5 @@
 """The start of a run on this host's GPUs: can clocks be controlled on all of them, how long do switches take, what is planned for."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,16 +18,18 @@ from megatron_energy.planning.plan_file import load_plan
 from megatron_energy.session.actuation import SIGKILL_MEANS, Hold, Way, take
 from megatron_energy.session.clock_trace import TracedActuator
 from megatron_energy.session.conductor import Conductor
+from megatron_energy.session.control import Control
 from megatron_energy.session.controlled_session import ControlledSession
 from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.defects import end_all
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
+from megatron_energy.session.fallback import Fallback, OwnGuard
 from megatron_energy.session.instruments import Instruments
 from megatron_energy.session.lead import measure_switching
 from megatron_energy.session.limit_watch import LimitWatch
 from megatron_energy.session.measured_session import MeasuredSession
-from megatron_energy.session.node import fullest_node, neighbours, open_turns
+from megatron_energy.session.node import fullest_node, neighbours, open_memory
 from megatron_energy.session.options import UNPLANNED, EnergyOptions
 from megatron_energy.session.planner import Planner
 from megatron_energy.session.rank_records import Recording
@@ -73,6 +74,14 @@ class _Terms:
     clocks_mhz: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Agreed:
+    """How early raises are requested, in s, and the slowdown allowed, as a fraction."""
+
+    lead_s: float
+    slowdown: float
+
+
 def start(
     options: EnergyOptions, facts: RankFacts, exchange: Exchange, gpu: NvmlGpu, work: Work, say: Say
 ) -> ControlledSession | MeasuredSession:
@@ -100,8 +109,8 @@ def start(
         return MeasuredSession(options, facts, exchange, gpu, say, why_uncontrolled=refused)
     opened = _Opened(options, exchange, terms, gpu, work, say)
     try:
-        conductor, lead_s = opened.home(offers, latencies)
-        session = opened.session(hold, actuator, latencies[0].in_force_s if latencies else IN_FORCE_S, lead_s, conductor)
+        conductor, agreed = opened.home(offers, latencies)
+        session = opened.session(hold, actuator, latencies[0].in_force_s if latencies else IN_FORCE_S, agreed, conductor)
     except BaseException:  # a defect of ours too: the clock is given back
         end_all([(f"rank {facts.rank}: its GPU may not be as it was found", hold.close)], say)
         raise
@@ -198,23 +207,27 @@ class _Opened:
         self._options, self._exchange, self._terms = options, exchange, terms
         self._gpu, self._work, self._say = gpu, work, say
 
-    def home(self, offers: Sequence[_Offer], latencies: Sequence[SwitchingLatency]) -> tuple[Conductor | None, float]:
-        """The conductor on the home rank, and the lead in s on all; a mistake that shows only there is raised on every rank."""
+    def home(self, offers: Sequence[_Offer], latencies: Sequence[SwitchingLatency]) -> tuple[Conductor | None, _Agreed]:
+        """The conductor on the home rank, and what all ranks have to know; a mistake that shows only there is raised on every rank."""
         conductor: Conductor | None = None
         defect: Exception | None = None
-        told: tuple[float, str | None] | None = None
+        told: _Agreed | str | None = None
         if self._exchange.rank == self._exchange.home:
             try:
                 lead_s = self._lead_s(latencies[1:])
-                conductor, told = self._conductor(offers, lead_s), (lead_s, None)
+                conductor, told = self._conductor(offers, lead_s), _Agreed(lead_s, self._slowdown())
             except UserError as error:
-                told = (math.nan, str(error))
+                told = str(error)
             except Exception as error:  # noqa: BLE001 -- the others wait for an answer, whatever happens here
-                defect, told = error, (math.nan, f"the start of rank {self._exchange.rank} failed ({type(error).__name__}: {error})")
-        lead_s, mistake = self._exchange.broadcast(told)
-        if mistake is not None:
-            raise defect or UserError(mistake)
-        return conductor, lead_s
+                defect, told = error, f"the start of rank {self._exchange.rank} failed ({type(error).__name__}: {error})"
+        agreed: _Agreed | str = self._exchange.broadcast(told)
+        if isinstance(agreed, str):
+            raise defect or UserError(agreed)
+        return conductor, agreed
+
+    def _slowdown(self) -> float:
+        """Of a given plan, what its maker allowed."""
+        return self._options.slowdown if self._options.plan is None else load_plan(self._options.plan).slowdown
 
     def _lead_s(self, latencies: Sequence[SwitchingLatency]) -> float:
         """Of the slowest GPU of the job; of a given plan where that was made for less."""
@@ -253,24 +266,27 @@ class _Opened:
         self._say(f"{facts.world_size} {emulated}GPUs: {ways}")
         return Conductor(coordinator, timetables, facts, [offer.uuid for offer in offers], reporter)
 
-    def session(self, hold: Hold, actuator: Actuator, in_force_s: float, lead_s: float, conductor: Conductor | None) -> ControlledSession:
+    def session(self, hold: Hold, actuator: Actuator, in_force_s: float, agreed: _Agreed, conductor: Conductor | None) -> ControlledSession:
         """Start this rank's thread and instruments."""
         traced, sampler = TracedActuator(actuator), GpuSampler(self._gpu)
         recording = Recording(self._exchange.rank, time.time() - time.monotonic(), is_emulated())
-        turns = open_turns(self._exchange, self._terms.facts)
+        node = open_memory(self._exchange, self._terms.facts)
         try:
             sampler.open()
             instruments = Instruments(sampler, traced, self._work.events, recording, self._terms.clocks_mhz[0], in_force_s)
         except GpuError as error:
             raise UserError(f"cannot measure the GPU of rank {self._exchange.rank}: {error}") from error
         stopped: list[Callable[[str], None]] = []
-        settings = Settings(lead_s=lead_s, in_force_s=in_force_s)
+        settings = Settings(lead_s=agreed.lead_s, in_force_s=in_force_s)
         controller = ClockController(
-            traced, self._work.events, settings, readings=self._gpu, turns=turns, on_stop=lambda why: stopped[0](why)
+            traced, self._work.events, settings, readings=self._gpu, turns=node.turns, on_stop=lambda why: stopped[0](why)
         )
         timetable = Timetable(opening(self._options, self._terms.clocks_mhz))
         limit = LimitWatch(lambda: self._gpu.power_limits().current_w)
-        parts = (hold, controller, instruments, timetable, conductor)
+        fallback = Fallback(node.switch, OwnGuard(agreed.slowdown))
+        if node.first and not _requests_nothing(self._options):
+            node.switch.watch(Control(self._options.run_dir, lambda line: None).dropped)  # the home rank says what is to be said
+        parts = (hold, controller, instruments, timetable, conductor, fallback)
         session = ControlledSession(self._exchange, *parts, self._work.settled_at_log, limit.changed, self._say)
         stopped.append(session.stop)
         controller.start()

@@ -90,9 +90,14 @@ class Coordinator:
         if planned is not None and self.directives[0].phase == "planned":
             self._next = [planned.activation(rank) for rank in range(self.facts.world_size)]
 
-    def look_at_control(self) -> None:
-        """The live switch: all ranks go to maximum clocks, or back, in the next iteration."""
-        dropped = self._control.dropped() and self.options.policy not in (*UNPLANNED, "dry-run")
+    def look_at_control(self, seen: bool = False, fell_back: bool = False) -> None:
+        """The live switch: all ranks go to maximum clocks, or back, in the next iteration.
+
+        Args:
+            seen: somebody else has seen it say so.
+            fell_back: a rank has gone to maximum clocks alone: the clock that the plan begins with has to be requested again.
+        """
+        dropped = (self._control.dropped() or seen) and self.options.policy not in (*UNPLANNED, "dry-run")
         if dropped and self._held is None:
             self._held = constant_clock("maximum", 0)
             self.say(f"dropped to maximum clocks by {self._control.path}; to go on: megatron-energy resume {self.options.run_dir}")
@@ -101,6 +106,8 @@ class Coordinator:
             self._activate_again()
             off = self.findings.off_reason
             self.say("resumed" if off is None else f"resumed, but at maximum clocks: {off}")
+        elif fell_back and not dropped:
+            self._activate_again()
 
     @property
     def needed(self) -> int:

@@ -1,4 +1,4 @@
-"""The ranks of one node: who they are, and the memory through which they let each other's raises go first."""
+"""The ranks of one node: who they are, and the memory that they share."""
 
 import os
 import secrets
@@ -6,10 +6,12 @@ import tempfile
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from megatron_energy.gpus.turns import NodeTurns
 from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts
+from megatron_energy.session.node_switch import NodeSwitch, NoSwitch
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -24,20 +26,37 @@ def fullest_node(facts: JobFacts) -> int:
     return max(Counter(r.node for r in facts.ranks).values())
 
 
-def open_turns(exchange: Exchange, facts: JobFacts) -> NodeTurns | None:
-    """This rank's part of its node's announcements; None where there is no place for them. All ranks call it together.
+class NodeMemory(NamedTuple):
+    """What the ranks of a node share. Each part stands for nothing where there is no place for it.
 
-    The file's name is gone as soon as all have opened it, so that nothing is left behind however the job ends.
+    Attributes:
+        turns: announcements of raises.
+        switch: the live switch.
+        first: this rank is the node's first, which looks at the switch for all.
+    """
+
+    turns: NodeTurns | None
+    switch: NodeSwitch | NoSwitch
+    first: bool
+
+
+def open_memory(exchange: Exchange, facts: JobFacts) -> NodeMemory:
+    """This rank's part of what its node shares. All ranks call it together.
+
+    The files' names are gone as soon as all have opened them, so that nothing is left behind however the job ends.
     """
     token = exchange.broadcast(secrets.token_hex(8))
     folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
     mine = neighbours(facts, exchange.rank)
-    path = folder / f"megatron-energy-{token}-{mine[0]}"  # by node: virtual ones on one host share its memory
-    turns = None
+    paths = [folder / f"megatron-energy-{token}-{mine[0]}-{part}" for part in ("turns", "switch")]  # by node: hosts may hold several
+    turns: NodeTurns | None = None
+    switch: NodeSwitch | NoSwitch = NoSwitch()
     with suppress(OSError):
-        turns = NodeTurns(path, mine.index(exchange.rank), len(mine))
+        turns = NodeTurns(paths[0], mine.index(exchange.rank), len(mine))
+        switch = NodeSwitch(paths[1])
     exchange.gather(None)
     exchange.broadcast(None)
-    with suppress(OSError):
-        os.unlink(path)
-    return turns
+    for path in paths:
+        with suppress(OSError):
+            os.unlink(path)
+    return NodeMemory(turns, switch, mine[0] == exchange.rank)

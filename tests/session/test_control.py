@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_written(run_dir):
 def test_the_commands(run_dir, capsys):
     assert main(["drop", str(run_dir)]) == 0
     assert (run_dir / "control").read_text() == "drop\n"
-    said = "drop; maximum clocks from the next iteration on (emulated GPUs) or the next log interval on"
+    said = "drop; maximum clocks from the next iteration on (emulated GPUs) or within seconds"
     assert said in capsys.readouterr().out
     assert main(["resume", str(run_dir)]) == 0
     assert (run_dir / "control").read_text() == "resume\n"

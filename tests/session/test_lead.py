@@ -9,7 +9,7 @@ from megatron_energy.gpus.counts import Quantiles
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.latency import LatencyProbe, SwitchingLatency
 from megatron_energy.session.lead import ROUNDS_TOGETHER, measure_switching
-from megatron_energy.session.node import fullest_node, neighbours, open_turns
+from megatron_energy.session.node import fullest_node, neighbours, open_memory
 from tests.emulated_gpus import FakeClock
 from tests.gpus.fake_actuator import FakeActuator
 from tests.gpus.fake_gpu import FakeGpu
@@ -58,7 +58,7 @@ def test_ranks_of_a_node_share_their_announcements_and_leave_no_file(tmp_path: P
     assert [neighbours(facts, rank) for rank in (0, 2, 3)] == [[0, 1, 2], [0, 1, 2], [3]]
     assert fullest_node(facts) == 3
     meeting = Meeting(4)
-    turns = on_all_ranks([lambda r=r: open_turns(ThreadExchange(meeting, r), facts) for r in range(3 + 1)])  # type: ignore[misc]
+    turns = on_all_ranks([lambda r=r: open_memory(ThreadExchange(meeting, r), facts).turns for r in range(3 + 1)])  # type: ignore[misc]
     with turns[0].raising():
         assert turns[1].wait_for_raises(0.001) > 0
         assert turns[3].wait_for_raises(0.001) == 0, "another node"

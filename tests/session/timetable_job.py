@@ -10,8 +10,10 @@ from megatron_energy.records.steps import ClockRequest
 from megatron_energy.session.actuation import Hold, Way
 from megatron_energy.session.conductor import Conductor
 from megatron_energy.session.controlled_session import ControlledSession
-from megatron_energy.session.directive import ITERATION_BEGIN, Directive
+from megatron_energy.session.directive import ITERATION_BEGIN, Directive, TransitionPoint
+from megatron_energy.session.fallback import Fallback, OwnGuard
 from megatron_energy.session.instruments import Ended
+from megatron_energy.session.marks import TimedIteration
 from megatron_energy.session.options import EnergyOptions
 from megatron_energy.session.reporting import Reporter
 from megatron_energy.session.timetable import Timetable, opening
@@ -47,6 +49,15 @@ class FakeController:
         self.closed = True
 
 
+class FakeSwitch:
+    """The live switch of the only node."""
+
+    dropped = False
+
+    def close(self) -> None:
+        pass
+
+
 class SettledInstruments:
     """Records are what the simulation settled."""
 
@@ -55,9 +66,16 @@ class SettledInstruments:
     def __init__(self, settled: dict[int, list[RankIteration]], rank: int) -> None:
         self._settled, self._rank = settled, rank
         self.defect: Exception | None = None
+        self.stretch = 1.0  # of what this rank sees of its iterations' times
+        self._now_s = 0.0
+
+    def mark(self, point: TransitionPoint) -> None:
+        pass
 
     def end(self, number: int, evaluation: bool) -> Ended:
-        return Ended(number, evaluation, [], 0.0)
+        begin_s = self._now_s
+        self._now_s += self.stretch * self._settled[number][self._rank].time_s
+        return Ended(number, evaluation, [], self._now_s, TimedIteration(begin_s, self._now_s, []))
 
     def records(self, ended: list[Ended]) -> list[RankIteration]:
         if self.defect is not None:
@@ -81,6 +99,7 @@ class Job:
         self.conductor = self._conductor()
         self.controllers = [FakeController() for _ in FACTS.ranks]
         self.instruments = [SettledInstruments(self.settled, rank) for rank in range(FACTS.world_size)]
+        self.switch = FakeSwitch()
         self.sessions = [self._session(rank, settled_at_log) for rank in range(FACTS.world_size)]
         self.phases: list[str] = []
         self.number = 0
@@ -101,7 +120,8 @@ class Job:
         hold = Hold(Way("nvml"), close=lambda: self.released.append(rank))
         home = self.conductor if rank == exchange.home else None
         parts: Any = (hold, self.controllers[rank], self.instruments[rank])
-        return ControlledSession(exchange, *parts, Timetable(self._opening()), home, settled_at_log)
+        fallback = Fallback(self.switch, OwnGuard(0.0))
+        return ControlledSession(exchange, *parts, Timetable(self._opening()), home, fallback, settled_at_log)
 
     def iterate(self, count: int) -> None:
         """So many iterations, with a log interval after every :data:`LOG_INTERVAL`-th."""
