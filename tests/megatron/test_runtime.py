@@ -66,6 +66,14 @@ def test_the_sessions_requests_are_handed_on(energy: runtime.EnergyRuntime, sess
     assert session.told == [(1, False)]
 
 
+def test_what_a_log_interval_changes_holds_from_the_next_iteration_on(energy: runtime.EnergyRuntime, session: Session) -> None:
+    energy.on_schedule(FACTS)
+    energy.on_iteration([], False)
+    session.requests = {ITERATION_BEGIN: (ClockRequest(990),)}
+    energy.on_log(1, None)
+    assert energy.requests == session.requests
+
+
 def test_changed_facts_are_named(energy: runtime.EnergyRuntime, session: Session) -> None:
     energy.on_schedule(FACTS)
     energy.on_schedule(replace(FACTS, microbatches=16, sequence_length=32))
