@@ -1,6 +1,5 @@
 """Real ranks on a patched copy of megatron-core: they record and train as on the stock one, and the patch leaves no trace."""
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ import pytest
 from megatron_energy.megatron import patching
 from megatron_energy.pipeline.order import operations, roles
 from tests.megatron.launching import launch, needs_megatron
-from tests.megatron.test_recorded_runs import schedule_of
+from tests.megatron.test_recorded_runs import OTHER_CORES, schedule_of
 
 pytestmark = needs_megatron
 
@@ -27,11 +26,9 @@ Files = dict[Path, tuple[int, bytes]]
 Reports = dict[str, list[dict[str, Any]]]
 
 
-def copy_of_core(site: Path) -> Path:
-    """The installed megatron-core, in a folder of its own."""
-    spec = importlib.util.find_spec("megatron.core")
-    assert spec is not None and spec.origin is not None
-    shutil.copytree(Path(spec.origin).parent, site / "megatron" / "core")
+def copy_of_core(core: Path | None, site: Path) -> Path:
+    """A megatron-core (None: the installed one), in a folder of its own."""
+    shutil.copytree((core or patching.installed_site()) / "megatron" / "core", site / "megatron" / "core")
     # megatron is a namespace package: without this file, parts could come from the other one.
     (site / "megatron" / "__init__.py").write_text('"""megatron-core alone."""\n')
     return site
@@ -51,22 +48,21 @@ def train(folder: Path, core: Path | None) -> Reports:
     return {name: [json.loads((folder / f"{name}-{rank}.json").read_text()) for rank in range(RANKS)] for name in CASES}
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    site = copy_of_core(tmp_path_factory.mktemp("patched") / "site")
-    version = patching.core_version(site)
-    if version not in [patch.version for patch in patching.all_patches()]:
-        pytest.skip(f"there is no patch for megatron-core {version}")
-    return site
+def has_patch(core: Path) -> bool:
+    return patching.core_version(core) in [patch.version for patch in patching.all_patches()]
 
 
-@pytest.fixture(scope="module")
-def trained(site: Path) -> Mapping[str, Any]:
+@pytest.fixture(scope="module", params=[None, *filter(has_patch, OTHER_CORES)], ids=lambda core: core.name if core else "installed")
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """Trainings on the stock and on the patched copy; the files before the patch came and after it has gone."""
+    folder = tmp_path_factory.mktemp("patched")
+    site = copy_of_core(request.param, folder / "site")
+    if not has_patch(site):
+        pytest.skip(f"there is no patch for megatron-core {patching.core_version(site)}")
     before = files(site)
-    stock = train(site.parent / "stock", None)
+    stock = train(folder / "stock", request.param)
     assert patching.apply(patching.find(site))
-    patched = train(site.parent / "patched-run", site)
+    patched = train(folder / "patched", site)
     assert patching.revert(patching.find(site))
     return {"stock": stock, "patched": patched, "before": before, "after": files(site)}
 
