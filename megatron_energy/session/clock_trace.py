@@ -91,6 +91,11 @@ class ClockTrace:
             if clock_mhz != self._steps[-1][2]:
                 self._steps.append((change.begin_s, change.end_s + in_force_s, clock_mhz))
 
+    def asked_mhz(self, start_s: float, end_s: float) -> int | None:
+        """The clock asked for between two times, and in force by then if the GPU obeys; None where it changed."""
+        _, since_s, asked_mhz = self._steps[bisect_right(self._steps, end_s, key=lambda step: step[0]) - 1]
+        return asked_mhz if since_s <= start_s else None
+
     def during(self, start_s: float, end_s: float) -> ClockInForce:
         """The clock between two times."""
         _, since_s, asked_mhz = self._steps[bisect_right(self._steps, end_s, key=lambda step: step[0]) - 1]

@@ -247,7 +247,7 @@ class ControlledSession:
         try:
             records = self._instruments.records([pending.ended for pending in ready])
             entries = [self._entry(pending, record) for pending, record in zip(ready, records, strict=True)]
-            other_writer = self._other_writer()
+            other_writer = self._other_writer() or self._instruments.other_writer()
         except Exception as error:  # noqa: BLE001 -- see above
             self.broken(noted(error))
             entries = []

@@ -10,7 +10,7 @@ from megatron_energy.gpus.controller import ClockController
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.events import EventSource
 from megatron_energy.gpus.issuer import Settings
-from megatron_energy.gpus.latency import IN_FORCE_S, NODE_TURN_S, LatencyProbe, SwitchingLatency, slowest
+from megatron_energy.gpus.latency import IN_FORCE_S, NODE_TURN_S, SwitchingLatency, slowest
 from megatron_energy.gpus.library import is_emulated
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.gpus.sampler import GpuSampler
@@ -26,7 +26,7 @@ from megatron_energy.session.exchange import Exchange
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.fallback import Fallback, OwnGuard
 from megatron_energy.session.instruments import Instruments
-from megatron_energy.session.lead import measure_switching
+from megatron_energy.session.lead import measure_switching, probe
 from megatron_energy.session.limit_watch import LimitWatch
 from megatron_energy.session.measured_session import MeasuredSession
 from megatron_energy.session.node import fullest_node, neighbours, open_memory
@@ -103,7 +103,7 @@ def start(
     terms, offers = _agree(exchange, facts, _offer(hold, gpu))
     refused, latencies = terms.refused, list[SwitchingLatency]()
     if not refused:
-        latencies, refused = _latencies(options, exchange, terms, gpu, actuator, work)
+        latencies, refused = _latencies(options, exchange, terms, gpu, hold, actuator, work)
     if refused:
         end_all([(f"rank {facts.rank}: its GPU may not be as it was found", hold.close)], say)
         return MeasuredSession(options, facts, exchange, gpu, say, why_uncontrolled=refused)
@@ -166,7 +166,7 @@ def _refusal(offers: Sequence[_Offer], common: set[int]) -> str:
 
 
 def _latencies(
-    options: EnergyOptions, exchange: Exchange, terms: _Terms, gpu: NvmlGpu, actuator: Actuator, work: Work
+    options: EnergyOptions, exchange: Exchange, terms: _Terms, gpu: NvmlGpu, hold: Hold, actuator: Actuator, work: Work
 ) -> tuple[list[SwitchingLatency], str]:
     """This rank's switching latency and, on the home rank, those of all ranks after it; and why clocks cannot be switched, if so.
 
@@ -174,10 +174,10 @@ def _latencies(
     """
     if _requests_nothing(options):
         return [], ""
-    top_mhz = terms.clocks_mhz[0]
+    top_mhz, restorable = terms.clocks_mhz[0], hold.way.kind == "clockd"
     lower_mhz = min(terms.clocks_mhz, key=lambda mhz: abs(mhz - LOWEST_TRIED * top_mhz))
     mine = measure_switching(
-        lambda: LatencyProbe(actuator, gpu, (top_mhz, lower_mhz), _working(work.kernel_time_s)),
+        lambda: probe(actuator, gpu, (top_mhz, lower_mhz), work.kernel_time_s, restorable),
         exchange,
         neighbours(terms.facts, exchange.rank).index(exchange.rank),
         fullest_node(terms.facts),
@@ -188,16 +188,6 @@ def _latencies(
         failed = next((f"rank {rank}: {found}" for rank, found in enumerate(gathered) if isinstance(found, str)), "")
     refused: str = exchange.broadcast(failed)
     return [found for found in (mine, *(gathered or [])) if not isinstance(found, str)], refused
-
-
-def _working(kernel_time_s: Callable[[], float] | None) -> Callable[[], float] | None:
-    """The kernel, if it runs; for want of memory it may not."""
-    try:
-        if kernel_time_s is not None:
-            kernel_time_s()
-    except GpuError:
-        return None
-    return kernel_time_s
 
 
 class _Opened:

@@ -10,6 +10,7 @@ from megatron_energy.gpus.events import EventSource
 from megatron_energy.gpus.sampler import GpuSampler
 from megatron_energy.records.iteration import RankIteration
 from megatron_energy.session.clock_trace import ClockTrace, TracedActuator
+from megatron_energy.session.clock_watch import ClockWatch
 from megatron_energy.session.directive import TransitionPoint
 from megatron_energy.session.marks import Mark, Marks, TimedIteration
 from megatron_energy.session.rank_records import Observed, Recording
@@ -64,7 +65,7 @@ class Instruments:
     ) -> None:
         self._sampler, self._actuator, self._recording = sampler, actuator, recording
         self._top_mhz, self._in_force_s, self._clock = top_mhz, in_force_s, clock
-        self._marks = Marks(events)
+        self._marks, self._watch = Marks(events), ClockWatch(top_mhz)
         self._previous_end_s: float | None = None
         self._unread: Ended | None = None
 
@@ -101,6 +102,9 @@ class Instruments:
         samples = self._sampler.samples()
         seen = Observed(samples, ClockTrace(self._actuator.changes(), samples, self._top_mhz, self._in_force_s))
         records = [self._record(iteration, seen) for iteration in ended]
+        timed = [iteration.timed for iteration in ended if iteration.timed is not None]
+        busy = [(span.start_s, span.end_s) for times in timed for span in times.spans if span.activity in ("forward", "backward")]
+        self._watch.look(seen.trace, samples, busy)
         if self._previous_end_s is not None:
             self._sampler.forget_before(self._previous_end_s - KEPT_S)
             self._actuator.forget_before(self._previous_end_s - KEPT_S)
@@ -119,6 +123,10 @@ class Instruments:
             )  # fmt: skip
         self._previous_end_s = timed.end_s
         return self._recording.record(ended.number, ended.evaluation, timed, before_s, seen)
+
+    def other_writer(self) -> str:
+        """See :meth:`~megatron_energy.session.clock_watch.ClockWatch.found`; of what was recorded so far."""
+        return self._watch.found()
 
     def close(self) -> None:
         """Stop sampling."""

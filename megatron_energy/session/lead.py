@@ -1,9 +1,13 @@
 """How long clock switches take on the nodes of this job: measured by all ranks together before the first iteration."""
 
+import time
 from collections.abc import Callable
 
+from megatron_energy.gpus.actuators import Actuator
 from megatron_energy.gpus.errors import GpuError
-from megatron_energy.gpus.latency import LatencyProbe, SwitchingLatency
+from megatron_energy.gpus.latency import LOAD_SETTLES_S, LatencyProbe, SwitchingLatency
+from megatron_energy.gpus.nvml import NvmlGpu
+from megatron_energy.session.clock_watch import lock_as_found
 from megatron_energy.session.exchange import Exchange
 
 ROUNDS, ROUNDS_TOGETHER = 6, 10
@@ -46,3 +50,39 @@ def measure_switching(
         return str(error)
     finally:
         meetings.rest()
+
+
+def probe(
+    actuator: Actuator, gpu: NvmlGpu, clocks_mhz: tuple[int, int], kernel_time_s: Callable[[], float] | None, restorable: bool
+) -> LatencyProbe:
+    """A probe of this rank's GPU.
+
+    Args:
+        actuator: of the GPU.
+        gpu: the GPU.
+        clocks_mhz: a high and a lower clock, in MHz.
+        kernel_time_s: runs a short kernel and returns its duration in s; None: there is none here.
+        restorable: whether somebody will lock the clock again after the run, if it is locked now.
+
+    Raises:
+        GpuError: it is locked, and nobody would.
+    """
+    kernel_time_s = _working(kernel_time_s)
+    if kernel_time_s is not None:
+        end_s = time.monotonic() + LOAD_SETTLES_S
+        while time.monotonic() < end_s:
+            kernel_time_s()
+    lock = "" if restorable else lock_as_found(gpu, clocks_mhz[0])
+    if lock:
+        raise GpuError(f"somebody has locked its clock ({lock}): a lock cannot be read, so it could not be put back after the run")
+    return LatencyProbe(actuator, gpu, clocks_mhz, kernel_time_s)
+
+
+def _working(kernel_time_s: Callable[[], float] | None) -> Callable[[], float] | None:
+    """The kernel, if it runs; for want of memory it may not."""
+    try:
+        if kernel_time_s is not None:
+            kernel_time_s()
+    except GpuError:
+        return None
+    return kernel_time_s

@@ -69,12 +69,14 @@ class SignalGuard:
     def observe(self, signals: Signals) -> Violation | None:
         """Take in one iteration under the plan."""
         if signals.other_writer:
-            return Violation(f"the clocks of its GPUs are set by someone else ({signals.other_writer})", hopeless=True)
+            return Violation(f"another program sets something of its GPUs ({signals.other_writer})", hopeless=True)
         self._recent.append(signals)
         disobeyed = [s.disobeyed for s in self._recent if s.disobeyed]
         if len(disobeyed) >= REPEATED:
             self._recent.clear()
-            return Violation(f"up to {max(disobeyed)} GPUs ran at other clocks than requested, without a reason", hopeless=True)
+            return Violation(
+                f"up to {max(disobeyed)} GPUs ran at other clocks than requested, without a reason of their own", hopeless=True
+            )
         throttled = [s.throttled for s in self._recent if s.throttled > self._baseline + THROTTLED_MORE]
         if len(throttled) >= REPEATED:
             self._recent.clear()

@@ -299,8 +299,15 @@ def test_gpus_that_do_not_obey_end_the_plan(planned: Job) -> None:
 def test_a_power_limit_that_somebody_changes_ends_the_plan(planned: Job) -> None:
     planned.sessions[0]._other_writer = lambda: "power limit 400 W before, now 300 W"
     planned.iterate(3)
-    assert "set by someone else (rank 0: power limit 400 W before, now 300 W)" in planned.said[-1]
+    assert "another program sets something of its GPUs (rank 0: power limit 400 W before, now 300 W)" in planned.said[-1]
     assert planned.sessions[1]._timetable.at(9).phase == "maximum"
+
+
+def test_another_programs_lock_ends_the_plan_with_its_evidence(planned: Job) -> None:
+    planned.instruments[0].foreign = "clock 1095 MHz where 1200 MHz were asked for"
+    planned.iterate(3)
+    assert "another program sets something of its GPUs (rank 0: clock 1095 MHz where 1200 MHz were asked for)" in planned.said[-1]
+    assert planned.said[-1].startswith("maximum clocks for the next 200 iterations: ")
 
 
 def test_the_live_switch_is_seen_at_a_log_interval(planned: Job, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from megatron_energy.gpus.host_events import HostEventSource
 from megatron_energy.gpus.latency import LatencyProbe
 from megatron_energy.gpus.nvml import NvmlGpu
 from megatron_energy.observe.run_directory import RunLock
-from megatron_energy.session import controlled_start
+from megatron_energy.session import controlled_start, lead
 from megatron_energy.session.actuation import Hold, Way
 from megatron_energy.session.controlled_session import ControlledSession
 from megatron_energy.session.controlled_start import Work
@@ -63,7 +63,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         for gpu in node.gpus:
             gpu.set_load(0.5)
         probe = partial(LatencyProbe, clock=node.clock, sleep=node.clock.sleep)
-        monkeypatch.setattr(controlled_start, "LatencyProbe", probe)
+        monkeypatch.setattr(lead, "LatencyProbe", probe)
         starting = Start(tmp_path, node)
         yield starting
         for session in starting.sessions:
@@ -104,6 +104,18 @@ def test_without_permission_energy_is_measured_and_the_reason_said(start: Start,
     assert len(start.said) == 1
     assert start.said[0].startswith("measuring 2 emulated GPUs (energy counter); clocks are left as they are (rank 0: no clockd at ")
     assert start.said[0].endswith("; emulated: control is not allowed)")
+
+
+def test_a_clock_that_somebody_has_locked_is_left_locked(start: Start) -> None:
+    start.node.gpus[1].node.gpu(1)
+    NvmlGpu(start.node.gpus[1].uuid).set_sm_clock_range(210, 1095)
+    start.node.clock.sleep(1.0)
+    assert all(isinstance(session, MeasuredSession) for session in start())
+    assert start.said[0].endswith(
+        "clocks are left as they are (rank 1: somebody has locked its clock (clock 1095 of 1410 MHz under load, event reasons 0x2): "
+        "a lock cannot be read, so it could not be put back after the run)"
+    )
+    assert start.node.node.gpu(1).locked_max_mhz == 1095
 
 
 def test_a_driver_that_refuses_the_first_request_has_the_last_word(start: Start) -> None:

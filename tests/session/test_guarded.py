@@ -157,7 +157,7 @@ def test_other_signals_end_a_plan_as_well():
 def test_where_someone_else_sets_clocks_no_safer_plan_is_tried():
     run = FakeRun(signals=Signals(other_writer="another process"))
     assert run.iterate(10) == "p" * 2 + "M" * 8
-    assert "set by someone else (another process)" in run.said[0]
+    assert "another program sets something of its GPUs (another process)" in run.said[0]
 
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.03])

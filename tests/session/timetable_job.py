@@ -66,6 +66,7 @@ class SettledInstruments:
     def __init__(self, settled: dict[int, list[RankIteration]], rank: int) -> None:
         self._settled, self._rank = settled, rank
         self.defect: Exception | None = None
+        self.foreign = ""
         self.stretch = 1.0  # of what this rank sees of its iterations' times
         self._now_s = 0.0
 
@@ -81,6 +82,9 @@ class SettledInstruments:
         if self.defect is not None:
             raise self.defect
         return [self._settled[iteration.number][self._rank] for iteration in ended]
+
+    def other_writer(self) -> str:
+        return self.foreign
 
     def close(self) -> None:
         pass
