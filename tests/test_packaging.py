@@ -96,6 +96,10 @@ def test_an_installed_package_finds_its_patches_and_command(wheel: Path, tmp_pat
     assert where == f"{tmp_path}/megatron_energy/__init__.py {megatron_energy.__version__}"
     assert (patches, scripts) == ("True", "True")
     assert commands.split() == ["megatron_energy.cli.main:main"]
+    listed = subprocess.run(
+        [sys.executable, "-m", "megatron_energy", "patch", "list"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert listed.stdout.count("megatron-core ") == len(list((ROOT / "patches").glob("*.patch"))) > 0
 
 
 def test_training_packages_are_extras(wheel: Path) -> None:
