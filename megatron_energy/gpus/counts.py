@@ -39,6 +39,11 @@ class Counts:
     disobeyed: int = 0
     throttled: int = 0
 
+    @property
+    def dropped_lowers(self) -> int:
+        """Lowers that were not issued for either reason."""
+        return self.dropped_before_raise + self.dropped_too_soon
+
     def settled(self) -> int:
         """Requests whose end is known: these sum up to ``requested`` when nothing is under way and nothing failed for good."""
         kinds = ("ignored", "coalesced", "dropped_before_raise", "dropped_too_soon", "unchanged", "issued")

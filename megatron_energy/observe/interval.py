@@ -25,7 +25,7 @@ class GpuInterval:
         throttled_percent: share of the training iterations in which the GPU held its clock below the request.
         requests: clock requests per training iteration.
         late_raises: raises that came into force too late, in the whole interval.
-        dropped_lowers: lowers not issued, as the next raise was too near by then, in the whole interval.
+        dropped_lowers: lowers not issued: too near to the next raise, or to the request before, in the whole interval.
     """
 
     gpu: GpuSummary

@@ -21,7 +21,7 @@ class ReportRow:
         baseline_waiting_percent, waiting_percent: share of the time spent waiting, in the baseline and under the plan.
         requests: clock requests per iteration under the plan (mean over the GPUs in the row of all GPUs).
         late_raises: raises that came too late, in all planned iterations.
-        dropped_lowers: lowers not issued, as the next raise was too near by then, likewise.
+        dropped_lowers: lowers not issued: too near to the next raise, or to the request before, likewise.
     """
 
     gpu: dict[str, str | int] | None

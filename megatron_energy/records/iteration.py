@@ -35,7 +35,7 @@ class RankIteration:
     energy_samples: list[tuple[float, int]] = field(default_factory=list)  # (s, mJ): counter readings as its sensor updates
     requests: int = 0  # clock requests issued
     late_raises: int = 0  # raises in force only after the operation that needed them began
-    dropped_lowers: int = 0  # lowers not issued, as the next raise was too near by then
+    dropped_lowers: int = 0  # lowers not issued: too near to the next raise, or to the request before
     evaluation: bool = False  # forward-only iteration
     emulated: bool = False
 

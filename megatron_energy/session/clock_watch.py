@@ -102,14 +102,22 @@ class ClockWatch:
         return ""
 
 
-def lock_as_found(gpu: NvmlGpu, top_mhz: int) -> str:
+def lock_as_found(gpu: NvmlGpu, top_mhz: int, loaded: bool = False) -> str:
     """Whether somebody has locked the clock of a GPU under load before anything was asked for here, in words; empty: nobody, or it idles.
 
-    A locked range cannot be read, so it could not be put back either. Raises GpuError.
+    A locked range cannot be read, so it could not be put back either.
+
+    Args:
+        gpu: the GPU.
+        top_mhz: its maximum clock.
+        loaded: it has just been given work; otherwise its utilisation tells.
+
+    Raises:
+        GpuError: it cannot be read.
     """
     clock_mhz, reasons = gpu.sm_clock_mhz(), gpu.event_reasons()
     held = EventReason.LOCKED_CLOCKS in reasons and not reasons & OTHER_REASONS and clock_mhz < top_mhz - TOLERANCE_MHZ
-    return f"clock {clock_mhz} of {top_mhz} MHz under load, event reasons {int(reasons):#x}" if held and _loaded(gpu) else ""
+    return f"clock {clock_mhz} of {top_mhz} MHz under load, event reasons {int(reasons):#x}" if held and (loaded or _loaded(gpu)) else ""
 
 
 def _loaded(gpu: NvmlGpu) -> bool:

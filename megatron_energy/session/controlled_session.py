@@ -27,7 +27,7 @@ from megatron_energy.session.timetable import Entry, Timetable
 IN_FULL = 3
 """So many iterations under a plan are handed in with all their spans, to be drawn; the others only with what a report needs."""
 
-COUNTED = ("issued", "late_raises", "disobeyed", "dropped_before_raise")
+COUNTED = ("issued", "late_raises", "disobeyed", "dropped_lowers")
 """What the controller counted, as it is handed in with every iteration."""
 
 Requests = dict[TransitionPoint, tuple[ClockRequest, ...]]

@@ -72,7 +72,7 @@ def probe(
         end_s = time.monotonic() + LOAD_SETTLES_S
         while time.monotonic() < end_s:
             kernel_time_s()
-    lock = "" if restorable else lock_as_found(gpu, clocks_mhz[0])
+    lock = "" if restorable else lock_as_found(gpu, clocks_mhz[0], loaded=kernel_time_s is not None)
     if lock:
         raise GpuError(f"somebody has locked its clock ({lock}): a lock cannot be read, so it could not be put back after the run")
     return LatencyProbe(actuator, gpu, clocks_mhz, kernel_time_s)

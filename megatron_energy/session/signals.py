@@ -74,9 +74,7 @@ class SignalGuard:
         disobeyed = [s.disobeyed for s in self._recent if s.disobeyed]
         if len(disobeyed) >= REPEATED:
             self._recent.clear()
-            return Violation(
-                f"up to {max(disobeyed)} GPUs ran at other clocks than requested, without a reason of their own", hopeless=True
-            )
+            return Violation(f"up to {max(disobeyed)} GPUs ran at other clocks than requested, without a reason", hopeless=True)
         throttled = [s.throttled for s in self._recent if s.throttled > self._baseline + THROTTLED_MORE]
         if len(throttled) >= REPEATED:
             self._recent.clear()
