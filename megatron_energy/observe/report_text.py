@@ -21,7 +21,8 @@ def sentences(report: Report) -> list[str]:
     if report.total.late_raises:
         lines.append(f"{report.total.late_raises} raises of a clock came into force too late.")
     if report.total.dropped_lowers:
-        lines.append(f"{report.total.dropped_lowers} lowers of a clock were not asked for: too near to the next raise, or to the request before.")
+        near = "too near to the next raise, or to the request before"
+        lines.append(f"{report.total.dropped_lowers} lowers of a clock were not asked for: {near}.")
     if report.sweep is not None:
         lines.append(_sweep(report, report.sweep))
     if report.planned_iterations and facts.off_reason is not None:
