@@ -2,8 +2,8 @@
 # megatron-core for the environment, and further versions beside it for the tests. Needs messages.sh and environment.sh.
 
 MEGATRON_CORE_VERSION=0.19.2
-# The oldest supported series with and without megatron.training.
-OTHER_MEGATRON_CORES="0.16.1 0.17.1"
+# The oldest that works, the last without megatron.training, and the last that waits for sends late.
+OTHER_MEGATRON_CORES="0.12.3 0.16.1 0.17.1"
 
 # megatron-core from 0.17 on declares Python 3.12 but runs on 3.10 and 3.11 (it only misses typing.override there, which
 # megatron_energy.run supplies). Its own requirements (torch, numpy, packaging) are left to the caller, so that torch stays as it is.
