@@ -78,6 +78,8 @@ def missing(module: Any, *ways: Needs) -> str | None:
 def _lack(owner: Any, name: str, parameters: Sequence[str]) -> str | None:
     found = owner
     for part in name.split("."):
+        if part in getattr(found, "__dataclass_fields__", ()):
+            return None  # it may have no default, and then the class has no attribute of that name
         if not hasattr(found, part):
             return name
         found = getattr(found, part)

@@ -80,6 +80,14 @@ def test_a_newer_version_with_all_hook_points_is_hooked(hook: Callable[..., None
     assert modules[P2P].P2PCommunicator._communicate.__wrapped__ is communicate
 
 
+def test_fields_of_the_configuration_need_no_default(hook: Callable[..., None]) -> None:
+    modules, collector = newer_megatron(), Collector()
+    fields = dict.fromkeys((name.split(".")[1] for name in hook_points.IN_CONFIGURATION), None)
+    modules[CORE + "model_parallel_config"].ModelParallelConfig = SimpleNamespace(__dataclass_fields__=fields)
+    hook(modules, collector)
+    assert collector.broken == []
+
+
 def test_transfers_may_go_through_a_function(hook: Callable[..., None]) -> None:
     """As before 0.14."""
     modules, collector = newer_megatron(), Collector()
