@@ -147,7 +147,7 @@ class ClockdClient:
         line, _, self._received = self._received.partition(b"\n")
         try:
             reply = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict):
             self.close()

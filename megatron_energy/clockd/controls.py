@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from megatron_energy.clockd.messages import Refusal
 from megatron_energy.clockd.rules import Range
 from megatron_energy.clockd.saved import Saved, Store
-from megatron_energy.gpus.errors import GpuError, NoDriver
+from megatron_energy.gpus.errors import GpuError, NoDriver, NotSupported
 
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 30.0
@@ -95,7 +95,7 @@ class Controls:
         gpu = self.gpus[uuid]
         if max_mhz is None:
             if self._store.get(uuid).clocks:
-                _try(lambda: self._restore_clocks(uuid))
+                _try(lambda: self._restore_clocks(uuid, locked=True))
             return
         supported_mhz = _try(gpu.clocks_mhz)
         if max_mhz not in supported_mhz:
@@ -130,9 +130,11 @@ class Controls:
     def restore(self, uuid: str, *, clocks_anyway: bool = False) -> bool:
         """Undo our changes of a GPU; what fails is tried again later (:meth:`retry`). True when all is undone.
 
-        ``clocks_anyway``: also where we did not lock the clocks, since an operator wants it.
+        ``clocks_anyway``: also where we did not lock the clocks, since an operator wants it. A GPU whose clocks cannot be locked
+        (split by MIG, or an old one) has no lock to be removed then.
         """
         problems: list[str] = []
+        locked = self._store.get(uuid).clocks
         if clocks_anyway:
             self._collect(problems, lambda: self._store.put(uuid, replace(self._store.get(uuid), clocks=True)))
         saved = left = self._store.get(uuid)
@@ -144,7 +146,7 @@ class Controls:
         else:
             if saved.power_limit_mw is not None and self._collect(problems, lambda: self._restore_power(uuid, saved)):
                 left = replace(left, power_limit_mw=None, own_limits_mw=())
-            if saved.clocks and self._collect(problems, lambda: self._restore_clocks(uuid)):
+            if saved.clocks and self._collect(problems, lambda: self._restore_clocks(uuid, locked)):
                 left = replace(left, clocks=False)
             self._collect(problems, lambda: self._store.put(uuid, left))
         self._note(uuid, saved, "; ".join(problems))
@@ -160,12 +162,17 @@ class Controls:
         """When :meth:`retry` has something to do; infinity: never."""
         return min((trouble.due_s for trouble in self.trouble.values()), default=float("inf"))
 
-    def _restore_clocks(self, uuid: str) -> None:
+    def _restore_clocks(self, uuid: str, locked: bool) -> None:
+        """Lock the clocks as the site does, or not at all. ``locked``: whether they are known to be locked, so that they can be."""
         gpu = self.gpus[uuid]
-        if self.site_mhz is None:
-            gpu.unlock()
-        else:
-            gpu.lock(self.site_mhz.least, self.site_mhz.most)
+        try:
+            if self.site_mhz is None:
+                gpu.unlock()
+            else:
+                gpu.lock(self.site_mhz.least, self.site_mhz.most)
+        except NotSupported:
+            if locked:
+                raise
         self._requested_mhz.pop(uuid, None)
 
     def _restore_power(self, uuid: str, saved: Saved) -> None:

@@ -45,8 +45,10 @@ class Service:
 
     def urgent(self, caller: Caller, request: Request) -> bool:
         """Whether a request gives something back. Such requests come first and are never held back."""
-        if request.op in ("evict", "restore"):
-            return caller.peer.operator or any(lease.caller.peer.uid == caller.peer.uid for lease in self._lending.leases.all())
+        if request.op == "restore":
+            return caller.peer.operator
+        if request.op == "evict":
+            return bool(self._within_reach(caller, request))
         lease = self._lending.leases.of_caller(caller, request.lease)
         if lease is None or request.op == "release":
             return lease is not None
@@ -110,8 +112,7 @@ class Service:
         return {"unrestored": self._lending.unrestored(lease.grants)}
 
     def _evict(self, caller: Caller, request: Request) -> dict[str, Any]:
-        peer = caller.peer
-        leases = [lease for lease in self._named(request) if peer.operator or lease.caller.peer.uid == peer.uid]
+        peer, leases = caller.peer, self._within_reach(caller, request)
         if request.gpus is not None and not leases:
             raise Refusal("no-lease", "your user holds none of these GPUs")
         for lease in leases:
@@ -136,6 +137,11 @@ class Service:
     def _named(self, request: Request) -> list[Lease]:
         """The leases of the GPUs that a request names, or all."""
         return [lease for lease in self._lending.leases.all() if request.gpus is None or not set(request.gpus).isdisjoint(lease.grants)]
+
+    def _within_reach(self, caller: Caller, request: Request) -> list[Lease]:
+        """Of these leases those that the caller may end: his user's, or all."""
+        peer = caller.peer
+        return [lease for lease in self._named(request) if peer.operator or lease.caller.peer.uid == peer.uid]
 
     def _held(self, caller: Caller, request: Request) -> tuple[Lease, Grant]:
         lease = self._lending.lease_of(caller, request.lease)

@@ -6,6 +6,7 @@ from megatron_energy.clockd.controls import LONGEST_RETRY_S, Controls, restore_f
 from megatron_energy.clockd.messages import Refusal
 from megatron_energy.clockd.rules import Range
 from megatron_energy.clockd.saved import Saved, StateDirectory
+from megatron_energy.gpus.errors import NotSupported
 from tests.clockd.fake_devices import Desk, FakeDevice
 from tests.emulated_gpus import FakeClock
 
@@ -176,6 +177,21 @@ def test_a_gpu_that_is_gone() -> None:
     desk.store.put("GPU-gone", Saved(clocks=True))
     assert not desk.controls.restore("GPU-gone")
     assert desk.controls.trouble["GPU-gone"].reason == "this host has no such GPU any more, or it did not answer when clockd started"
+
+
+def test_a_gpu_whose_clocks_cannot_be_locked_has_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those split by MIG: an Epilog that restores all GPUs of a job must not fail for them, since that drains the node."""
+    desk = Desk()
+
+    def refuse() -> None:
+        raise NotSupported("split by MIG")
+
+    monkeypatch.setattr(desk.devices[A], "unlock", refuse)
+    assert desk.controls.restore(A, clocks_anyway=True)
+    assert (desk.controls.changed(), desk.controls.trouble) == ((), {})
+    desk.controls.set_clock(A, 810)  # one that we have locked is another matter
+    assert not desk.controls.restore(A, clocks_anyway=True)
+    assert desk.controls.trouble[A].reason == "split by MIG"
 
 
 def test_restoring_for_some_time() -> None:

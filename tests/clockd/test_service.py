@@ -187,6 +187,9 @@ def test_what_is_urgent() -> None:
     assert not urgent(Request("release", lease=name), caller(uid=1004))
     assert not urgent(Request("restore"), caller(uid=1004))
     assert urgent(Request("restore"), caller(uid=0))
+    assert not urgent(Request("restore"))  # which he may not
+    assert not urgent(Request("evict", gpus=(B,)))  # of which he holds none: nothing comes back, so it may have to wait
+    assert not urgent(Request("evict"), caller(uid=1004))
 
 
 def test_status_shows_each_what_is_his() -> None:
