@@ -9,14 +9,19 @@ falls below 0. It alarms when the sum exceeds H.
   that is a change by one deviation, so that 3% (1.5 deviations) are found with a margin; with less noise the tolerance rules.
 - C = 1.5 lets one iteration that is three times as long count like one that is 3 deviations late, so that six within a few iterations are
   needed for an alarm.
-- H = 7.5 is what the mean time between alarms without a slowdown asks for: tools/check_guard.py solves Page's integral equation for it
+- H = 7 is what the mean time between alarms without a slowdown asks for: tools/check_guard.py solves Page's integral equation for it
   as Brook and Evans did (Biometrika 59, 1972), and simulates everything below.
+
+The sum is fast in the mean, and in a few runs of a hundred it is late. So a second test runs beside it that is slow and sure: it alarms
+when the mean of the last 16 iterations, each drawn to within 2.5 deviations, is above the limit of the verdict. A change by 1.5 deviations
+is three standard errors beyond that limit after 16 iterations.
 
 An alarm is not yet a verdict: the baseline window is short, and its mean is uncertain. So a session answers with an experiment,
 some iterations at maximum clocks and as many under the plan (:mod:`megatron_energy.session.guarded`), and compares fresh with fresh.
 """
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Sequence
 
@@ -27,10 +32,16 @@ TOLERANCE = 0.005
 
 ALLOWANCE = 0.5  # in deviations; the three numbers of the test, see above
 CLIP = 1.5
-THRESHOLD = 7.5
+THRESHOLD = 7.0
+
+WINDOW = 16
+"""Iterations of the second test's mean."""
 
 LEAST_DEVIATION = 0.001
 """Iteration times without noise, as emulated ones, are judged as if they had this much."""
+
+CERTAIN = 3.0
+"""Standard errors of the difference that the verdict's limit has to be, or a comparison is repeated before a plan is given up."""
 
 POOLED = 256
 """Iterations that a mean stands for at most: older ones fade."""
@@ -72,6 +83,7 @@ class Guard:
         self._level, self._planned = 0.0, 0  # the same of iterations under the plan, against what is allowed
         self._sum = 0.0
         self._since: deque[float] = deque(maxlen=POOLED)  # excesses since the sum was last 0
+        self._recent: deque[float] = deque(maxlen=WINDOW)  # excesses, drawn in, for the second test
 
     def rebase(self, times_s: Sequence[float]) -> float:
         """Take in a baseline window, s; returns by what fraction it is longer than the baseline before it (0.0 for the first one)."""
@@ -104,15 +116,16 @@ class Guard:
         value = math.log(time_s)
         self._noise.add(value)
         excess = value - self._baseline - self._allowed
-        step = (excess - self._understood - self.allowance) / self._scale
-        self._sum = max(0.0, self._sum + clipped(step, CLIP))
+        unexplained = excess - self._understood
+        self._sum = max(0.0, self._sum + clipped((unexplained - self.allowance) / self._scale, CLIP))
+        self._recent.append(clipped(unexplained, HUBER * self._scale))
         if self._sum > 0:
             self._since.append(excess)
         else:
             self._since.clear()
         self._planned = min(self._planned + 1, POOLED)
         self._level += clipped(excess - self._level, HUBER * self._scale) / self._planned
-        return self._sum > THRESHOLD
+        return self._sum > THRESHOLD or (len(self._recent) == WINDOW and statistics.fmean(self._recent) > self.limit)
 
     def interrupt(self) -> None:
         """Something else ran; the sum begins anew."""
@@ -150,6 +163,10 @@ class Guard:
         wanted = 2 * (2 * self.deviation / self.limit) ** 2
         return min(max(math.ceil(wanted), LEAST_WINDOW), MOST_WINDOW)
 
+    def is_certain(self, count: int) -> bool:
+        """Whether windows of ``count`` iterations on each side tell a difference of the limit from noise."""
+        return self.limit >= CERTAIN * self.deviation * math.sqrt(2 / count)
+
     def compared(self, baseline_s: Sequence[float], planned_s: Sequence[float]) -> float:
         """By what fraction the iterations of one window are longer than those of the other allow."""
         before, under = (robust_mean([math.log(t) for t in times_s], self._scale) for times_s in (baseline_s, planned_s))
@@ -161,15 +178,16 @@ class Guard:
 
     @property
     def _understood(self) -> float:
-        """Excess that is explained by the error of a short baseline window, not by the plan.
+        """Excess, or the lack of it, that is explained by the error of a short baseline window, not by the plan.
 
         Once it has gone well for a while, the plan's own iterations are as good a measurement of the time allowed as the baseline's:
         the two are pooled, within :data:`EXPLAINED` standard errors of the baseline's mean.
         """
         trusted = max(self._planned - TRIAL, 0)
         pooled = self._level * trusted / (trusted + self._pooled)
-        return min(max(pooled, 0.0), EXPLAINED * self.deviation / math.sqrt(self._pooled))
+        return clipped(pooled, EXPLAINED * self.deviation / math.sqrt(self._pooled))
 
     def _clear(self) -> None:
         self._sum = 0.0
         self._since.clear()
+        self._recent.clear()

@@ -5,29 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from megatron_energy.session.directive import Directive
 from megatron_energy.session.guarded import PATIENCE, Guarded, Limits
 from megatron_energy.session.signals import QUIET, Signals
+from tests.session.fake_plans import FakeIteration, FakePlan
 
-UNTIL_ALARM = 6  # iterations that are 3% longer, without noise
+UNTIL_ALARM = 5  # iterations that are 3% longer, without noise
 COMPARED = 4  # iterations of a comparison on each side, the first of which contains the change of clocks
-
-
-@dataclass(frozen=True)
-class FakePlan:
-    version: int = 1
-
-    def directive(self, rank: int) -> Directive:
-        return Directive("planned", plan_version=self.version)
-
-    activation = directive
-
-
-@dataclass
-class FakeIteration:
-    time_s: float
-    signals: Signals = QUIET
-    emulated: bool = False
 
 
 @dataclass
@@ -40,12 +23,16 @@ class FakeRun:
     maximum_s: float = 2.0
     signals: Signals = QUIET
     emulated: bool = False
+    noise: float = 0.0  # every second iteration takes so much longer, the others so much shorter
 
     def __post_init__(self) -> None:
         self.said: list[str] = []
-        self.findings = SimpleNamespace(baseline=[FakeIteration(2.0, emulated=self.emulated)] * 3, planned=None)
+        self.number = 0
+        times_s = [2.0] * 3 if not self.noise else [self.noisy(2.0) for _ in range(32)]
+        self.findings = SimpleNamespace(baseline=[FakeIteration(t, emulated=self.emulated) for t in times_s], planned=None)
         safer = lambda plan: FakePlan(plan.version + 1) if self.has_safer else None  # noqa: E731
-        self.course = Guarded(FakePlan(), safer, self.findings, Limits(0.0, self.recheck), 2, self.said.append).course()
+        self.guarded = Guarded(FakePlan(), safer, self.findings, Limits(0.0, self.recheck), 2, self.said.append)
+        self.course = self.guarded.course()
         self.wanted = next(self.course)
 
     def iterate(self, count: int) -> str:
@@ -55,8 +42,12 @@ class FakeRun:
             first = self.wanted[0] if isinstance(self.wanted, list) else self.wanted
             ran.append({"baseline": "b", "maximum": "M", "planned": "ps"[first.plan_version - 1]}[first.phase])
             time_s = self.plan_s[first.plan_version] if first.phase == "planned" else self.maximum_s
-            self.wanted = self.course.send(FakeIteration(time_s, self.signals))
+            self.wanted = self.course.send(FakeIteration(self.noisy(time_s), self.signals))
         return "".join(ran)
+
+    def noisy(self, time_s: float) -> float:
+        self.number += 1
+        return time_s * (1 + self.noise * (-1) ** self.number)
 
 
 def test_a_plan_that_keeps_its_promise_goes_on():
@@ -113,6 +104,26 @@ def test_a_step_back_that_fails_doubles_the_wait():
     assert run.said[-1].startswith(f"maximum clocks for the next {4 * PATIENCE} iterations: ")  # ... and does not double it
 
 
+def test_with_much_noise_a_plan_is_compared_twice_before_it_is_given_up():
+    run = FakeRun(noise=0.02)
+    assert run.iterate(101) == "p" * 101
+    run.plan_s[1] = 2.08
+    slow = run.iterate(100)
+    assert slow.strip("p").rstrip("s").rstrip("p").split("b" * 16) == ["", "p" * 16, ""]
+    assert run.said[0].startswith("a safer plan from here on")
+
+
+def test_with_much_noise_one_comparison_is_enough_to_keep_a_plan():
+    run = FakeRun(noise=0.02)
+    run.iterate(101)
+    run.plan_s[1] = 2.08
+    while run.guarded.comparisons == 0:
+        run.iterate(1)
+    run.plan_s[1] = 2.0
+    assert run.iterate(100) == "b" * 16 + "p" * 84
+    assert "the plan keeps its time" in run.said[0]
+
+
 def test_a_job_that_becomes_slower_keeps_its_plan():
     run = FakeRun()
     run.iterate(100)
@@ -165,7 +176,7 @@ def test_the_allowed_slowdown_is_used(slowdown):
     findings = SimpleNamespace(baseline=[FakeIteration(2.0)] * 3, planned=None)
     course = Guarded(FakePlan(), lambda plan: None, findings, Limits(slowdown, 0), 1, lambda line: None).course()
     next(course)
-    phases = {course.send(FakeIteration(2.06))[0].phase if n < 6 else "" for n in range(6)}
+    phases = {course.send(FakeIteration(2.06))[0].phase for _ in range(UNTIL_ALARM)}
     assert phases == {"planned"}
     course.send(FakeIteration(2.06))
     after = course.send(FakeIteration(2.06))
