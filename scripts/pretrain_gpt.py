@@ -155,11 +155,19 @@ def loss(mask: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, torch.
     return total, tokens, {"lm loss": torch.cat([total.detach().view(1), tokens.detach().view(1).float()])}
 
 
-def forward_step(batches: Iterator[Batch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-    """One microbatch through one model chunk."""
+def forward_step(batches: Iterator[Batch], model: Any, return_schedule_plan: bool = False) -> tuple[Any, Callable[..., Any]]:
+    """One microbatch through one model chunk; with ``return_schedule_plan`` the layers to run, which Megatron mixes with a backward's."""
     batch = on_this_context_rank({name: value.cuda(non_blocking=True) for name, value in next(batches).items()})
-    output = model(batch["tokens"], batch["position_ids"], batch.get("attention_mask"), labels=batch["labels"])
+    run = innermost(model).build_schedule_plan if return_schedule_plan else model
+    output = run(batch["tokens"], batch["position_ids"], batch.get("attention_mask"), labels=batch["labels"])
     return output, partial(loss, batch["loss_mask"])
+
+
+def innermost(model: Any) -> Any:
+    """The model inside its wrappers."""
+    while hasattr(model, "module"):
+        model = model.module
+    return model
 
 
 def _accepted(function: Callable[..., Any], wanted: dict[str, Any]) -> dict[str, Any]:

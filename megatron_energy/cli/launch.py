@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from megatron_energy.errors import UserError
-from megatron_energy.megatron.flags import add_flags
+from megatron_energy.megatron.flags import add_flags, are_shown
 from megatron_energy.megatron.folders import require_writable
 from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.session.options import EnergyOptions, split_arguments
@@ -99,9 +99,10 @@ def parse(argv: Sequence[str]) -> Launch:
 
 def run_script(launch: Launch) -> None:
     """Install what was asked for and run the script in this process, as ``python SCRIPT.py ARGS...`` would."""
-    from megatron_energy.megatron import training
+    if are_shown(launch.options, launch.arguments):
+        from megatron_energy.megatron import training
 
-    training.show_flags(launch.options, launch.arguments)
+        training.show_flags(launch.options, launch.arguments)
     ended: Callable[[], None] | None = None
     if launch.options.active:
         from megatron_energy.megatron import runtime

@@ -1,6 +1,7 @@
 """The ``--energy-*`` flags in a parser's help, grouped."""
 
 import argparse
+from collections.abc import Sequence
 
 from megatron_energy.session.options import FLAGS, EnergyOptions, Flag
 
@@ -18,6 +19,11 @@ def add_flags(parser: argparse.ArgumentParser, options: EnergyOptions) -> None:
             metavar="{" + ",".join(flag.choices) + "}" if flag.choices else flag.name.upper(),
             help=_help(flag),
         )
+
+
+def are_shown(options: EnergyOptions, arguments: Sequence[str]) -> bool:
+    """Whether Megatron's parser is to know our flags: one was given, or the script's ``arguments`` ask for help."""
+    return options.policy is not None or bool({"-h", "--help"} & set(arguments))
 
 
 def _help(flag: Flag) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from megatron_energy.errors import UserError
-from megatron_energy.megatron.flags import add_flags
+from megatron_energy.megatron.flags import add_flags, are_shown
 from megatron_energy.megatron.imports import apply_when_imported, replace
 from megatron_energy.session.options import EnergyOptions
 
@@ -37,7 +37,7 @@ def show_flags(options: EnergyOptions, arguments: Sequence[str]) -> None:
     The launcher has taken the flags out of argv already, so that scripts with a parser of their own never see them; here
     they are only defaults. Nothing is changed without an ``--energy-*`` flag, except for ``--help``.
     """
-    if options.policy is None and not {"-h", "--help"} & set(arguments):
+    if not are_shown(options, arguments):
         return
     apply_when_imported("megatron.training.arguments", functools.partial(_wrap_parser, options))
     apply_when_imported("megatron.training.arguments", _wrap_validation)

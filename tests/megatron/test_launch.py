@@ -16,6 +16,7 @@ from megatron_energy.megatron.preload import imported_modules
 from megatron_energy.megatron.stopping import Stopping
 from megatron_energy.session.options import FLAGS
 from tests.megatron.launching import REPOSITORY, launch, needs_megatron
+from tests.tools.loading import load_tool
 
 
 @pytest.fixture
@@ -185,11 +186,16 @@ def test_in_process_the_script_runs_as_python_would_run_it(script: Path) -> None
     assert done.stdout == f"{[str(script), '--lr', '1']} __main__ beside the script\n"
 
 
-def test_in_process_nothing_of_ours_is_installed_without_our_flags(tmp_path: Path) -> None:
+def test_without_our_flags_nothing_but_the_launcher_is_imported(tmp_path: Path) -> None:
     script = tmp_path / "bare.py"
-    script.write_text("import sys\nprint([m for m in ('torch', 'megatron', 'pynvml', 'numpy') if m in sys.modules])\n")
+    script.write_text(
+        "import sys\nprint([m for m in ('torch', 'megatron', 'pynvml', 'numpy', 'wrapt') if m in sys.modules])\n"
+        "print(*sorted(m for m in sys.modules if m.partition('.')[0] == 'megatron_energy'))\n"
+    )
     done = launch(script)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    foreign, ours = done.stdout.splitlines()
+    assert foreign == "[]" and set(ours.split()) == set(load_tool("check_dropin").LAUNCHER)
 
 
 @needs_megatron
