@@ -236,9 +236,11 @@ def test_pitfall_15_application_clocks_and_memory_locks_are_not_used() -> None:
 
 def test_pitfall_16_no_dependency_on_lookalikes() -> None:
     """PyPI's pynvml is a deprecated shim, PyPI's apex another package."""
-    wanted = re.findall(r'^ +"([a-z0-9-]+)[^"]*",$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = re.findall(r"""["']([A-Za-z0-9_.-]+)""", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "nvidia-ml-py" in wanted
     assert not {"pynvml", "apex"} & set(wanted)
+    programs = [path.read_text(encoding="utf-8") for path in (ROOT / "Dockerfile", *(ROOT / "scripts").rglob("*.sh"))]
+    assert not [line for text in programs for line in re.findall(r"^.*pip3? install.*\b(?:pynvml|apex)\b.*$", text, re.MULTILINE)]
 
 
 def test_pitfall_17_a_counter_that_falls_is_a_gap(emulated: EmulatedNode) -> None:
