@@ -9,7 +9,7 @@ from typing import Any
 
 from megatron_energy.megatron.arguments import Argument
 from megatron_energy.megatron.imports import replace
-from megatron_energy.megatron.recorder import Recorder
+from megatron_energy.megatron.recorder import WAIT_BEGIN, WAIT_END, Recorder
 from megatron_energy.megatron.schedule_call import Tracker
 from megatron_energy.records.steps import TRANSFERS, Transfer, Wait
 
@@ -37,9 +37,12 @@ class Handle:
         if self._waits:
             self._recorder.wait(self._waits)
             self._waits = ()
-        self._recorder.begin_wait()
+        mark = self._recorder.mark
+        if mark is None:
+            return self._request.wait(*args, **kwargs)
+        mark(WAIT_BEGIN)
         result = self._request.wait(*args, **kwargs)
-        self._recorder.end_wait()
+        mark(WAIT_END)
         return result
 
     def __getattr__(self, name: str) -> Any:

@@ -3,6 +3,7 @@
 Hooks fire when Megatron enqueues work. Order is exact; time is not recorded here. Every method costs a few microseconds.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,18 @@ WAIT_BEGIN: TransitionPoint = ("wait", -1, -1, "begin")
 WAIT_END: TransitionPoint = ("wait", -1, -1, "end")
 
 UNKNOWN_OUTPUT = "a backward ran on an output that no recorded forward made"
+
+
+@functools.cache
+def _compute(kind: Direction, chunk: int, microbatch: int) -> Compute:
+    """The step, made once: it is the same in every iteration."""
+    return Compute(kind, chunk, microbatch)
+
+
+@functools.cache
+def _transfer(transfer: Transfer, index: int) -> tuple[Post, Wait]:
+    """Both steps of a transfer, made once."""
+    return Post(transfer, index), Wait(transfer, index)
 
 
 class Recorder:
@@ -118,7 +131,7 @@ class Recorder:
 
     def _begin(self, kind: Direction, chunk: int, microbatch: int) -> None:
         self.reach((kind, chunk, microbatch, "begin"))
-        self.program.append(Compute(kind, chunk, microbatch))
+        self.program.append(_compute(kind, chunk, microbatch))
 
     def post(self, transfers: Sequence[Transfer]) -> list[Wait]:
         """Transfers are posted, in the canonical order; the waits that will complete them."""
@@ -126,8 +139,9 @@ class Recorder:
         for transfer in transfers:
             index = self._counts.get(transfer, 0)
             self._counts[transfer] = index + 1
-            self.program.append(Post(transfer, index))
-            waits.append(Wait(transfer, index))
+            post, wait = _transfer(transfer, index)
+            self.program.append(post)
+            waits.append(wait)
         return waits
 
     def begin_wait(self) -> None:

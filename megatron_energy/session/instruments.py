@@ -41,6 +41,9 @@ class Ended:
 class Instruments:
     """Makes records of iterations, some time after they ended.
 
+    Attributes:
+        mark: called where a point of Megatron's schedule is being enqueued. Never raises, never waits.
+
     Args:
         sampler: of the GPU; opened and closed here.
         actuator: through which all clocks are changed.
@@ -68,15 +71,12 @@ class Instruments:
         self._marks, self._watch = Marks(events), ClockWatch(top_mhz)
         self._previous_end_s: float | None = None
         self._unread: Ended | None = None
+        self.mark: Callable[[TransitionPoint], None] = self._marks.mark  # not a method of its own: hooks call it at every point
 
     @property
     def failed(self) -> str:
         """Why nothing can be recorded any more; empty while all is well."""
         return self._marks.failed
-
-    def mark(self, point: TransitionPoint) -> None:
-        """A point of Megatron's schedule is being enqueued. Never raises, never waits."""
-        self._marks.mark(point)
 
     def end(self, number: int, evaluation: bool) -> Ended:
         """The host is done with an iteration.

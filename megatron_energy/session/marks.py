@@ -5,7 +5,7 @@ so that no synchronisation is added.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from megatron_energy.gpus.errors import GpuError
 from megatron_energy.gpus.events import Event, EventPool, EventSource
@@ -23,11 +23,8 @@ _ACTIVITIES: dict[str, Activity] = {
 }
 
 
-class Mark(NamedTuple):
-    """A point and the event recorded there."""
-
-    point: TransitionPoint
-    event: Event
+Mark: TypeAlias = tuple[TransitionPoint, Event]
+"""A point and the event recorded there."""
 
 
 class TimedSpan(NamedTuple):
@@ -71,7 +68,7 @@ class Marks:
         except GpuError as error:
             self.failed = str(error)
             return
-        self._marks.append(Mark(point, event))
+        self._marks.append((point, event))
 
     def end(self) -> list[Mark]:
         """The iteration is over, as far as the host is concerned: its marks, the last of them its end."""
