@@ -13,17 +13,17 @@ check_guard = load_tool("check_guard")
 def test_no_plan_is_given_up_for_noise_and_long_iterations(noise: float, baseline: int) -> None:
     runs = [check_guard.simulate(seed, noise, baseline, 2_500, until_verdict=False) for seed in range(4)]
     assert not any(run.verdicts for run in runs)
-    assert sum(len(run.alarms) for run in runs) <= 1
+    assert sum(len(run.alarms) for run in runs) <= (8 if noise == 0.02 else 1)
 
 
-@pytest.mark.parametrize(("noise", "baseline", "within"), [(0.02, 64, 20), (0.005, 3, 8), (0.002, 3, 8), (0.0, 3, 6)])
+@pytest.mark.parametrize(("noise", "baseline", "within"), [(0.02, 64, 20), (0.02, 16, 20), (0.005, 3, 6), (0.002, 3, 6), (0.0, 3, 5)])
 def test_a_slowdown_of_3_percent_is_found(noise: float, baseline: int, within: int) -> None:
     delays = []
     for seed in range(20):
         run = check_guard.simulate(seed, noise, baseline, 300, lambda planned: 1.03 if planned >= 150 else 1.0)
         delays.append(next(alarm - 150 for alarm in run.alarms if alarm > 150))
         assert run.verdicts
-    assert sum(delay <= within for delay in delays) >= 19
+    assert max(delays) <= within
 
 
 def test_a_job_that_becomes_slower_as_a_whole_is_noticed_and_keeps_its_plan() -> None:
@@ -47,5 +47,5 @@ def test_the_markov_chain_agrees_with_a_simulation_of_the_sum() -> None:
 
 
 def test_a_longer_wait_between_false_alarms_than_until_a_true_one() -> None:
-    assert check_guard.run_length(0.0) > 10_000
+    assert check_guard.run_length(0.0) > 7_500
     assert check_guard.run_length(1.5) < 12
