@@ -49,9 +49,16 @@ class Effort:
         proof_rounds = round(self.proof_rounds * min(1.0, PROVEN / max(vertices, 1)))
         return replace(self, rounds=turns * TURN, nodes=self.nodes if vertices <= LARGEST else 0, proof_rounds=proof_rounds)
 
+    def halved(self) -> "Effort":
+        """Half the rounds, but one turn: the other half of the time goes into another start."""
+        return replace(self, rounds=min(self.rounds, TURN * -(-self.rounds // (2 * TURN))))
+
 
 TURN = 3
 """Rounds after which the best plan's clocks are chosen anew."""
+
+FIRST = 21
+"""Rounds for each of which, or part of it, the search with many switches takes a turn."""
 
 SMALL = 220
 """Vertices up to which all rounds are done."""
@@ -65,8 +72,9 @@ LARGE = 1500
 PROVEN = 512
 """Vertices up to which column generation does all its rounds."""
 
-FEWEST, ENOUGH = 2, 8
-"""Switches between which a search also starts from a plan with more of them; from the latter on, prices alone lead near the best plan."""
+FEWEST, ENOUGH, MANY = 2, 8, 12
+"""From the first number of switches on and below the second, a search also starts from a plan with the third, found in little time: there
+prices alone lead near the best plan, with few switches they do not."""
 
 LARGEST = 4096
 """Vertices above which branch and bound takes too long."""
@@ -114,13 +122,16 @@ def few_switches(
     if not space.units or space.clocks == 1 or problem.deadline_s <= 0:  # nothing to choose
         return Search(problem.baseline_clocks, None, True)
     effort = effort.sized(len(problem.graph.vertices))
+    thin = bool(effort.nodes) and FEWEST <= max_switches < ENOUGH
+    if thin:
+        effort = effort.halved()
     begin_s = time.monotonic()
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
     if effort.rounds:
         descent.go_on_from(priced_start(space, found), warm=len(problem.graph.vertices) >= LARGE)
-        if effort.nodes and FEWEST <= max_switches < ENOUGH:
+        if thin:
             descent.offer(_from_more(problem, found, max_switches, effort, lead_s=lead_s, seed=seed))
     if not effort.proof_rounds:
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
@@ -133,10 +144,13 @@ def few_switches(
 
 
 def _from_more(problem: Problem, found: Bound, max_switches: int, effort: Effort, *, lead_s: float, seed: int) -> IntArray:
-    """The best plan with :data:`ENOUGH` switches, thinned out."""
+    """A plan with :data:`MANY` switches, thinned out."""
     stop_at_s = time.monotonic() + effort.time_s
-    more = few_switches(problem, found, ENOUGH, replace(effort, proof_rounds=0), lead_s=lead_s, seed=seed)
-    return thinned(problem, more.clocks, ENOUGH, max_switches, found.deadline_price_w, lead_s, stop_at_s)
+    space = Space(problem, MANY, lead_s)
+    descent = Descent(space, found.deadline_price_w, seed)
+    descent.go_on_from(priced_start(space, found), warm=len(problem.graph.vertices) >= LARGE)
+    descent.run(TURN * -(-effort.rounds // FIRST), stop_at_s)
+    return thinned(problem, descent.best.state, MANY, max_switches, found.deadline_price_w, lead_s, stop_at_s)
 
 
 def _searched(descent: Descent, effort: Effort, rounds: int, stop_at_s: float) -> bool:

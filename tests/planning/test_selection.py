@@ -1,0 +1,75 @@
+"""Which switches to keep, against optima found by hand."""
+
+import numpy as np
+import pytest
+
+from megatron_energy.planning.polish import Polish
+from megatron_energy.planning.priced_start import segments_of
+from megatron_energy.planning.selection import Mixed, Selection, mixed, rounded
+from megatron_energy.planning.sequences import Space, cut_positions
+from tests.planning.pipelines import chain_problem, small_problem
+
+SLOW_J = [9.5, 8.0, 6.0, 5.0, 9.5]
+"""Five operations of 1 s and 10 J, or 2 s and so many J at the lower clock."""
+
+
+def five(slowdown, **settings):
+    return chain_problem([[1.0, 2.0]] * 5, [[10.0, energy] for energy in SLOW_J], slowdown=slowdown, **settings)
+
+
+def mix_of(problem, state):
+    state = np.array(state)
+    found = mixed(problem, segments_of(problem, state, Space(problem, 4).members))
+    assert found is not None
+    return found
+
+
+def test_a_mix_is_the_optimum_and_its_price_what_a_second_saves():
+    """Within 5.5 s, half a second for the fourth operation, alone in its segment: 5 J saved per second, 2.5 J together."""
+    mix = mix_of(five(0.1), [0, 0, 0, 1, 0])
+    assert mix.energy_j == pytest.approx(50 - 2.5)
+    assert mix.time_s.tolist() == pytest.approx([1, 1, 1, 1.5, 1])
+    assert sorted(mix.column.tolist()) == pytest.approx([0, 0.5])
+    assert mix.price_w.tolist() == pytest.approx([5.0] * 5)
+    assert mix.deadline_w == pytest.approx(5.0)
+
+
+def test_segments_that_cannot_keep_the_deadline_have_no_mix():
+    # the first operation is fastest at the lower clock, the second at the higher one: one clock for both is late
+    problem = chain_problem([[2.0, 1.0], [1.0, 2.0]], [[10.0, 9.0], [10.0, 9.0]], given_deadline_s=2.5)
+    assert mixed(problem, segments_of(problem, np.array([0, 0]), Space(problem, 2).members)) is None
+    assert mixed(problem, segments_of(problem, np.array([1, 0]), Space(problem, 2).members)) is not None
+
+
+@pytest.mark.parametrize(("slowdown", "kept"), [(0.2, [3, 4]), (0.4, [2, 4])])
+def test_the_boundaries_that_are_worth_most_are_kept(slowdown, kept):
+    """With one second to spend the fourth operation alone is best (5 J); with two, the third and the fourth together (9 J)."""
+    problem = five(slowdown)
+    found = Selection(Space(problem, 2), np.array([0, 1, 0, 1, 0]) if slowdown < 0.4 else np.array([0, 1, 2, 3, 0]) % 4)
+    best = found.best(20, 3, np.inf)[0]
+    assert cut_positions(best.ties.group).tolist() == kept
+
+
+def test_every_selection_has_few_enough_boundaries_and_the_best_comes_first():
+    problem = small_problem(3, 1, 4)
+    state = np.arange(len(problem.graph.vertices)) % 3
+    space = Space(problem, 2)
+    mixes = Selection(space, state).best(12, 4, np.inf)
+    assert 1 <= len(mixes) <= 4
+    assert [mix.energy_j for mix in mixes] == sorted(mix.energy_j for mix in mixes)
+    for mix in mixes:
+        assert max(len(cut_positions(mix.ties.group[member])) for member in space.members) <= 2
+
+
+def test_nothing_is_solved_once_time_is_up():
+    space = Space(five(0.2), 2)
+    assert len(Selection(space, np.array([0, 1, 0, 1, 0])).best(20, 9, -np.inf)) == 1
+
+
+def test_a_rounded_mix_keeps_the_deadline():
+    problem = five(0.3)  # 1.5 s to spend: one whole operation, the fourth
+    space, mix = Space(problem, 2), mix_of(five(0.3), [0, 0, 1, 1, 0])
+    assert isinstance(mix, Mixed)
+    plan = rounded(space, mix, Polish(space, 5.0))
+    assert plan is not None
+    assert plan.tolist() == [0, 0, 0, 1, 0]
