@@ -107,8 +107,9 @@ def check_training(bed: Bed, folder: Path, report: Report) -> None:
 
 
 def check_tensorboard(shown: dict[str, list[int]], nodes: int, gpus: int, report: Report) -> None:
-    """Every GPU has its charts, under its node."""
-    grouped = len(shown) == nodes and all(found == list(range(gpus)) for found in shown.values())
+    """Every GPU has its charts, under Slurm's name of its node."""
+    named = all(re.fullmatch(r"n[1-4]", node) for node in shown)
+    grouped = len(shown) == nodes and named and all(found == list(range(gpus)) for found in shown.values())
     report.check(f"GPUs in TensorBoard: {', '.join(f'{len(found)} of {node}' for node, found in shown.items())}", grouped)
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from megatron_energy.observe.places import place_of
 from megatron_energy.records.summary import GpuSummary, IterationSummary
 
 
@@ -201,7 +202,7 @@ class Totals:
             saved_j=self._saved_j,
             plan_version=last.plan_version,
             emulated=self._emulated,
-            gpus=tuple(self._gpus[key].interval() for key in sorted(self._gpus)),
+            gpus=tuple(self._gpus[key].interval() for key in sorted(self._gpus, key=lambda key: place_of(key[0], key[1]))),
         )
 
 

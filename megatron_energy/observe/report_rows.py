@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from megatron_energy.observe.interval import GpuInterval, Interval
+from megatron_energy.observe.places import place_of
 from megatron_energy.observe.plain import Plain
 from megatron_energy.records.summary import GpuSummary
 
@@ -67,7 +68,7 @@ def rows_of(baseline: Interval | None, planned: Interval | None) -> tuple[Report
     """GPU by GPU, in the order (node, index)."""
     before, after = _by_gpu(baseline), _by_gpu(planned)
     everyone = {key: g.gpu for key, g in (*before.items(), *after.items())}
-    return tuple(_row(everyone[key], before.get(key), after.get(key)) for key in sorted(everyone))
+    return tuple(_row(everyone[key], before.get(key), after.get(key)) for key in sorted(everyone, key=lambda key: place_of(*key)))
 
 
 def aggregate(rows: Sequence[ReportRow]) -> ReportRow:

@@ -125,7 +125,7 @@ def _add_group_rows(table: Table, report: Report) -> None:
     if len(stages) > 1:
         groups, key = [str(stage) for stage in stages], lambda row: _place(row, "stage")
     else:
-        groups, key = sorted({_place(row, "node") for row in rows}), lambda row: _place(row, "node")
+        groups, key = list(dict.fromkeys(_place(row, "node") for row in rows)), lambda row: _place(row, "node")
     for group in groups:
         members = [row for row in rows if key(row) == group]
         table.add_row(f"stage {group}" if len(stages) > 1 else group, str(len(members)), *_cells(report, aggregate(members)))

@@ -56,8 +56,20 @@ class Advance:
 
 
 def on_emulated_nodes(facts: Sequence[RankFacts], gpus_per_node: int) -> JobFacts:
-    """The job with its ranks on emulated nodes: node0 holds the first ``gpus_per_node`` ranks, and so on."""
-    return JobFacts(tuple(dataclasses.replace(f, node=f"node{f.rank // gpus_per_node}", local_rank=f.rank % gpus_per_node) for f in facts))
+    """The job with its ranks on emulated nodes of so many GPUs, in the order of the ranks.
+
+    Where the job has several hosts and each of them is one such node, nodes have the names of their hosts; else node0, node1, ...
+    """
+    nodes = [facts[first : first + gpus_per_node] for first in range(0, len(facts), gpus_per_node)]
+    hosts = [{f.node for f in members} for members in nodes]
+    one_each = len(nodes) > 1 and len(set().union(*hosts)) == len(nodes) == sum(map(len, hosts))
+    names = [host.pop() for host in hosts] if one_each else [f"node{number}" for number in range(len(nodes))]
+    placed = [
+        dataclasses.replace(f, node=name, local_rank=index)
+        for name, members in zip(names, nodes, strict=True)
+        for index, f in enumerate(members)
+    ]
+    return JobFacts(tuple(placed))
 
 
 def gpus_per_node(options: EnergyOptions, facts: JobFacts) -> int:

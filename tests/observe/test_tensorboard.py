@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from megatron_energy.observe.places import place_of
 from megatron_energy.observe.tags import GPU_MEASURES, JOB_MEASURES, MEGATRON_ENERGY, MEGATRON_POWER, Tags
 from megatron_energy.observe.tensorboard import TensorBoardLog
 from megatron_energy.records.summary import IterationSummary
@@ -163,6 +164,18 @@ def test_every_chart_of_the_layout_finds_its_tags(emulated: bool) -> None:
             assert len(tags) <= 8
     nodes = next(charts for category, charts in layout.items() if "node by node" in category)
     assert [title.partition(":")[0] for title in nodes] == ["node0", "node0", "node1", "node1"]
+
+
+def test_nodes_are_in_the_order_of_their_numbers() -> None:
+    places = [("n10", 0), ("n2", 1), ("n2", 0), ("gpu-a", 0), ("n1", 10), ("n1", 9), ("9", 0)]
+    ordered = [("9", 0), ("gpu-a", 0), ("n1", 9), ("n1", 10), ("n2", 0), ("n2", 1), ("n10", 0)]
+    assert sorted(places, key=lambda place: place_of(*place)) == ordered
+    summaries = run_summaries(1, 1)
+    for gpu in (gpu for summary in summaries for gpu in summary.gpus):
+        gpu.node = "n10" if gpu.node == "node0" else "n2"
+    (layout,) = logged(summaries).layouts
+    titles = next(charts for category, charts in layout.items() if "node by node" in category)
+    assert [title.partition(":")[0] for title in titles] == ["n2", "n2", "n10", "n10"]
 
 
 def test_what_was_not_measured_is_left_out_and_named() -> None:

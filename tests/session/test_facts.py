@@ -33,6 +33,21 @@ def test_wiring_is_megatrons_grid():
     assert found.node == ["node0"] * 8 + ["node1"] * 8
 
 
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [
+        ([f"n{rank // 4 + 1}" for rank in range(16)], [f"n{rank // 4 + 1}" for rank in range(16)]),  # a host per node
+        (["vm"] * 16, [f"node{rank // 4}" for rank in range(16)]),  # all on one host
+        ([f"n{rank // 8}" for rank in range(16)], [f"node{rank // 4}" for rank in range(16)]),  # two nodes on a host
+        ([f"n{rank % 4}" for rank in range(16)], [f"node{rank // 4}" for rank in range(16)]),  # ranks dealt out to the hosts
+    ],
+)
+def test_emulated_nodes_have_the_names_of_hosts_that_are_one(hosts, names):
+    facts = [replace(r, node=host) for r, host in zip(job(tensor=2, data=2, pipeline=4).ranks, hosts, strict=True)]
+    placed = on_emulated_nodes(facts, gpus_per_node=4).ranks
+    assert [(r.node, r.local_rank) for r in placed] == [(name, rank % 4) for rank, name in enumerate(names)]
+
+
 def test_a_fingerprint_changes_with_the_model_only():
     a = job(pipeline=2, layers=8, hidden_size=64)
     assert a.fingerprint() == job(pipeline=4, layers=8, hidden_size=64).fingerprint()
