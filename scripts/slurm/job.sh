@@ -9,24 +9,30 @@
 # Sets LAUNCH (options of the launcher), TRAINING (a Megatron script and its arguments) and ENERGY (our flags), and exports what
 # torch.distributed asks for.
 
-JOB=${JOB:-scripts/slurm/gpt.sh}
-RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}
-PYTHON=${PYTHON:-python}
-
 # die TEXT...: one line that says what is wrong and what to do.
 die() {
     printf '%s\n' "$*" >&2
     exit 2
 }
 
+[ -n "${SLURM_JOB_ID:-}" ] || die "no Slurm job here: submit this script with sbatch"
+JOB=${JOB:-scripts/slurm/gpt.sh}
+RUN=${RUN:-runs/slurm-$SLURM_JOB_ID}
+PYTHON=${PYTHON:-python}
+
 [ -f "$JOB" ] || die "no $JOB in $PWD: submit from the top of the checkout, or set JOB to the path of a copy"
-mkdir -p "$RUN"
+if ! mkdir -p "$RUN" 2>/dev/null || [ ! -w "$RUN" ]; then
+    die "cannot write to $RUN: set RUN to a folder that all nodes can write to"
+fi
+# In a container the interpreter is the image's.
+[ -n "${IMAGE:-}" ] || command -v "$PYTHON" >/dev/null || die "no $PYTHON on this node: submit from an active environment that all nodes see, or set PYTHON"
 
 # The address by which Slurm itself reaches the first node: node names need not be known to DNS.
 MASTER_ADDR=$(sinfo --noheader --nodes "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)" --format %o | sed -n 1p)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 NNODES=$SLURM_JOB_NUM_NODES
-GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:?submit with --gpus-per-node}
+GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-}
+[ -n "$GPUS_PER_NODE" ] || die "no GPUs in this job: submit with --gpus-per-node"
 WORLD_SIZE=$((NNODES * GPUS_PER_NODE))
 export MASTER_ADDR MASTER_PORT
 

@@ -1,6 +1,7 @@
 """The submission scripts that people copy: what they start on which node, and what they refuse."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -51,18 +52,32 @@ def test_a_task_per_gpu(tmp_path: Path, nodes: int, gpus: int) -> None:
 
 
 def test_containers_get_their_options_from_srun(tmp_path: Path) -> None:
-    batch = run_batch("container.sbatch", tmp_path, nodes=2, gpus=8, tasks_per_node=8, IMAGE="energy.sqsh", PYTHON="/of/the/host")
+    image = tmp_path / "energy.sqsh"
+    image.touch()
+    batch = run_batch("container.sbatch", tmp_path, nodes=2, gpus=8, tasks_per_node=8, IMAGE=str(image), PYTHON="/of/the/host")
     assert (batch.status, batch.error) == (0, "")
-    assert "--container-image=energy.sqsh" in batch.srun
+    assert f"--container-image={image}" in batch.srun
     assert f"--container-mounts={ROOT}:{ROOT},/run/megatron-energy:/run/megatron-energy" in batch.srun
     assert len(batch.calls) == 16
 
 
-def test_an_image_has_to_be_named(tmp_path: Path) -> None:
-    batch = run_batch("container.sbatch", tmp_path, nodes=2, gpus=8, tasks_per_node=8)
-    assert batch.status != 0
-    assert "set IMAGE to the image" in batch.error
+@pytest.mark.parametrize(
+    ("image", "advice"),
+    [
+        ({}, "no image: set IMAGE to a .sqsh file or REGISTRY#NAME:TAG, see docs/slurm.md\n"),
+        ({"IMAGE": "missing.sqsh"}, f"no image missing.sqsh in {ROOT}: make it as docs/slurm.md says, or set IMAGE to another\n"),
+    ],
+)
+def test_an_image_has_to_be_there(tmp_path: Path, image: dict[str, str], advice: str) -> None:
+    batch = run_batch("container.sbatch", tmp_path, nodes=2, gpus=8, tasks_per_node=8, **image)
+    assert (batch.status, batch.error) == (2, advice)
     assert not batch.calls
+
+
+def test_an_image_of_a_registry_is_left_to_pyxis(tmp_path: Path) -> None:
+    batch = run_batch("container.sbatch", tmp_path, nodes=2, gpus=8, tasks_per_node=8, IMAGE="nvcr.io#team/energy:1")
+    assert (batch.status, batch.error) == (0, "")
+    assert "--container-image=nvcr.io#team/energy:1" in batch.srun
 
 
 def test_the_rehearsal_needs_no_gpu(tmp_path: Path) -> None:
@@ -100,7 +115,7 @@ GPU_FREQ = "--gpu-freq=medium sets GPU clocks, and so would the plan: submit wit
 @pytest.mark.parametrize("script", ["torchrun.sbatch", "srun.sbatch", "container.sbatch", "requeue.sbatch"])
 def test_gpu_freq_is_refused_where_clocks_are_planned(tmp_path: Path, script: str) -> None:
     tasks = 1 if script == "torchrun.sbatch" else 4
-    variables = {"SLURM_GPU_FREQ": "medium", "ENERGY_POLICY": "segments", "IMAGE": "energy.sqsh"}
+    variables = {"SLURM_GPU_FREQ": "medium", "ENERGY_POLICY": "segments", "IMAGE": "nvcr.io#team/energy:1"}
     batch = run_batch(script, tmp_path, nodes=4, gpus=4, tasks_per_node=tasks, **variables)
     assert (batch.status, batch.error) == (2, GPU_FREQ)
     assert not batch.calls
@@ -117,14 +132,23 @@ def test_gpu_freq_may_be_measured(tmp_path: Path) -> None:
         (2, 4, {}, "scripts/slurm/gpt.sh is made for 16 GPUs, this job has 8: use --nodes=2 --gpus-per-node=8 or --nodes=4"),
         (4, 1, {}, "4 tasks for 16 GPUs: give --ntasks-per-node the number of --gpus-per-node"),
         (4, 4, {"JOB": "other.sh"}, "no other.sh in "),
-        (4, 4, {"JOB": EMULATED, "WORLD_SIZE": "16", "SLURM_GPUS_ON_NODE": ""}, "SLURM_GPUS_ON_NODE: submit with --gpus-per-node"),
+        (4, 4, {"JOB": EMULATED, "WORLD_SIZE": "16", "SLURM_GPUS_ON_NODE": ""}, "no GPUs in this job: submit with --gpus-per-node"),
+        (4, 4, {"RUN": "/dev/null/run"}, "cannot write to /dev/null/run: set RUN to a folder that all nodes can write to"),
+        (4, 4, {"PYTHON": "/no/python"}, "no /no/python on this node: submit from an active environment that all nodes see, or set PYTHON"),
+        (4, 4, {"SLURM_JOB_ID": ""}, "no Slurm job here: submit this script with sbatch"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(
     tmp_path: Path, nodes: int, tasks_per_node: int, variables: dict[str, str], advice: str
 ) -> None:
     batch = run_batch("srun.sbatch", tmp_path, nodes=nodes, gpus=4, tasks_per_node=tasks_per_node, **variables)
-    assert batch.status != 0
+    assert batch.status == 2
     assert advice in batch.error
     assert len(batch.error.splitlines()) == 1
     assert not [call for call in batch.calls if "megatron_energy.run" in call["python"]]
+
+
+@pytest.mark.parametrize("script", ["torchrun.sbatch", "srun.sbatch", "container.sbatch", "requeue.sbatch"])
+def test_another_folder_is_told(tmp_path: Path, script: str) -> None:
+    done = subprocess.run(["bash", str(FOLDER / script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"no scripts/slurm/job.sh in {tmp_path}: submit from the top of the checkout\n")
