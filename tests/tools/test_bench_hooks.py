@@ -39,3 +39,18 @@ def test_it_prints_one_json_object(bench: ModuleType, capsys: pytest.CaptureFixt
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == set(bench.rounds(bench.Bench()))
     assert all(set(cost) == {"median_us", "p99_us"} for cost in printed.values())
+
+
+def test_in_a_training_every_point_is_marked(bench: ModuleType) -> None:
+    running = bench.Bench(in_training=True)
+    running.begin()
+    wrapped, _ = bench.rounds(running)["forward + backward"]
+    wrapped(5, [object()])
+    edges = [point[0] + " " + point[3] for point, _ in running.marks.end()]
+    assert edges == ["iteration begin", "forward begin", "forward end", "backward begin", "backward end", "iteration end"]
+
+
+def test_an_iteration_is_the_sum_of_its_hooks(bench: ModuleType) -> None:
+    names = ("forward", "forward + backward", "exchange, blocking", "exchange, overlapped, 2 waits")
+    found = {name: {"median_us": us, "p99_us": 0.0} for name, us in zip(names, (10.0, 16.0, 99.0, 20.0), strict=True)}
+    assert bench.per_iteration_ms(found) == pytest.approx((16 * 10 + 16 * 6 + 33 * 20) / 1e3)
