@@ -148,6 +148,7 @@ def test_ranks_wait_at_maximum_clocks_for_a_timetable_of_the_new_size(tmp_path: 
     job = Job(tmp_path, ONE_CLOCK)
     until_planned(job)
     job.iterate(LOG_INTERVAL + 1)
+    told = job.number + 1
     tell(job, 8)
     assert alone(job) == [True, True] and [c.maximum for c in job.controllers] == [1, 1]
     job.iterate(LOG_INTERVAL - 1)
@@ -158,7 +159,11 @@ def test_ranks_wait_at_maximum_clocks_for_a_timetable_of_the_new_size(tmp_path: 
     assert alone(job) == [False, False]
     findings = job.conductor.coordinator.findings
     assert findings.planned is not None and findings.planned.plan.schedule.microbatches == 8
-    last = Journal(tmp_path).read()[-1]
+    first, *others = [i for i in Journal(tmp_path).read() if i.iteration >= told]
+    assert (first.iteration, first.phase) == (told, "maximum")
+    without = [i for i in (first, *others) if i.phase != "planned"]
+    assert [(i.saved_percent, i.slowdown_percent) for i in without] == [(None, None)] * len(without), "another size is not compared"
+    last = others[-1]
     assert last.phase == "planned" and last.saved_percent is not None and last.saved_percent > 0.5
 
 

@@ -56,8 +56,7 @@ def test_differences(changed: dict[str, object], said: str | None) -> None:
 
 @needs_megatron
 @pytest.mark.usefixtures("megatron_training")
-@pytest.mark.skipif(not os.environ.get("CI"), reason="a minute of imports: scripts/test.sh with CI=1")
-def test_the_starts_are_equal(capfd: pytest.CaptureFixture[str]) -> None:
-    status = tool.main(["--ranks", "4", "--iterations", "2"])
-    shown = capfd.readouterr()
-    assert status == 0, shown.out + shown.err
+@pytest.mark.skipif(not os.environ.get("CI"), reason="minutes of imports: scripts/test.sh with CI=1")
+@pytest.mark.parametrize("arguments", [["--ranks", "4"], ["--ranks", "16", "--starts", "bare,torchrun,fork,fork-energy"]], ids=["4", "16"])
+def test_the_starts_are_equal(arguments: list[str]) -> None:
+    assert tool.main([*arguments, "--iterations", "2"]) == 0
