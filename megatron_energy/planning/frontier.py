@@ -27,8 +27,14 @@ from megatron_energy.planning.segments import Effort, few_switches
 Planner: TypeAlias = Callable[[Problem, Bound, Sequence[IntArray]], IntArray]
 """(problem with its deadline, its bound, (n,) clock columns of plans that are in time) -> (n,) clock columns of a plan in time."""
 
-POINT_EFFORT = Effort(rounds=4, time_s=8.0)
-"""Search for a plan with few switches; there are many of them, and neighbours start from each other."""
+ROUNDS, FEWER = 4, 1
+"""Of a search for a plan with few switches: there are many of them, and neighbours start from each other."""
+
+LARGE = 1500
+"""Vertices from which on the further rounds gain nothing and take seconds."""
+
+NET_S = 120.0
+"""A safety net far above what the rounds take: searches end by counted work."""
 
 SAMPLES_PER_POINT = 3
 """Real clocks may make a plan that a faster one beats; so many more are tried for it."""
@@ -139,11 +145,17 @@ def _operations(problem: Problem, found: Bound, starts: Sequence[IntArray]) -> I
     return per_operation(problem, found, work=0)
 
 
-def segments_planner(max_switches: int, effort: Effort = POINT_EFFORT) -> Planner:
-    """A planner with few switches per GPU; a slower point's search is no worse than the plan of the faster point next to it."""
+def segments_planner(max_switches: int, effort: Effort | None = None) -> Planner:
+    """A planner with few switches per GPU; a slower point's search is no worse than the plan of the faster point next to it.
+
+    Args:
+        max_switches: per GPU and iteration.
+        effort: of each point's search; None: what :data:`ROUNDS` says.
+    """
 
     def plan(problem: Problem, found: Bound, starts: Sequence[IntArray]) -> IntArray:
-        return few_switches(problem, found, max_switches, effort, starts=starts).clocks
+        rounds = ROUNDS if len(problem.graph.vertices) < LARGE else FEWER
+        return few_switches(problem, found, max_switches, effort or Effort(rounds, NET_S), starts=starts).clocks
 
     return plan
 
