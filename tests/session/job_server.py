@@ -12,7 +12,7 @@ import signal
 import sys
 
 from megatron_energy.cli import launch
-from megatron_energy.megatron import cpu
+from megatron_energy.megatron import cpu, runtime
 from megatron_energy.session import trust
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -43,6 +43,7 @@ def job(environment: dict[str, str], arguments: list[str], log: str) -> int:
 def main() -> None:
     cpu.install()
     trust.TIME_PERCENT = trust.ENERGY_PERCENT = math.inf  # no plan explains the times of CPU ranks by the clocks of emulated GPUs
+    runtime.OWN_LOG_INTERVAL = 2  # a plan comes into force at the second one
     import torch.utils.tensorboard  # noqa: F401  # what every launcher and rank would import
 
     import tests.megatron.tiny_gpt  # noqa: F401
