@@ -33,8 +33,6 @@ def test_runs_that_are_as_they_should_be(planned: Done) -> None:
     assert tool.result(planned, given_up) == "measured only: no schedule"
     errors = "  File x\n[rank1]: AssertionError: only with a GPU | only so\nRuntimeError: gloo lost it\nrank 1 failed\n"
     stopped = replace(planned, status=1, err=errors)
-        planned, status=1, err="  File x\n[rank1]: AssertionError: only with a GPU | only so\nRuntimeError: gloo lost it\nrank 1 failed\n"
-    )
     assert tool.result(stopped, stopped) == "does not run on a CPU: only with a GPU \\| only so"
 
 
