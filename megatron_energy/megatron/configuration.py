@@ -160,7 +160,7 @@ def _training_arguments() -> Any:
 
 
 def _ramps_up(arguments: Any) -> bool:
-    """Whether the batch size is going to change: --rampup-batch-size, from 0.19 on --step-batch-size-schedule."""
+    """Whether the batch size is going to change: --rampup-batch-size, from 0.18 on --step-batch-size-schedule."""
     return any(getattr(arguments, name, None) for name in ("rampup_batch_size", "step_batch_size_schedule"))
 
 
