@@ -55,6 +55,10 @@ class FakePlanner:
         """Of the plan."""
         return self.plan.schedule
 
+    def microbatches_of_given_plan(self) -> int:
+        """Of the plan."""
+        return MICROBATCHES
+
     def given_plan(self, schedule: Schedule, *measured: Any) -> PlannedRun:
         """The plan."""
         return PlannedRun(self.plan, [0])

@@ -34,7 +34,7 @@ class FakeCoordinator:
     def interrupted(self) -> None:
         pass
 
-    def look_at_control(self) -> None:
+    def look_at_control(self, seen: bool, fell_back: bool) -> None:
         pass
 
     def drop(self, reason: str, *, comparable: bool = True) -> None:
