@@ -24,8 +24,8 @@ class Hardware:
         self.uuid = gpu.uuid
 
     def split(self) -> bool:
-        """Whether MIG splits the GPU: its clocks then belong to several users."""
-        return self._gpu.mig_enabled()
+        """Whether MIG splits the GPU, or virtual machines share it: its clocks then belong to several users."""
+        return self._gpu.mig_enabled() or bool(self._gpu.shared_with_machines())
 
     def clocks_mhz(self) -> tuple[int, ...]:
         """Supported SM clocks, highest first."""

@@ -33,7 +33,7 @@ class Lending:
         rules: who may do what.
         job_gpus: the GPUs of a caller's Slurm job, by the rules in force.
         log: the audit log.
-        split: whether MIG splits a GPU.
+        split: whether MIG splits a GPU, or virtual machines share it.
         clock: monotonic seconds.
     """
 
@@ -164,7 +164,7 @@ class Lending:
         except (GpuError, NoDriver) as error:
             raise Refusal("failed", str(error)) from error
         if split:
-            raise Refusal("denied", f"{uuid} is split by MIG: its clocks are shared by all instances and are left alone")
+            raise Refusal("denied", f"{uuid} is split by MIG, or shared by virtual machines: its clocks are others' too and are left alone")
 
     def _log_lease(self, event: str, lease: Lease, **facts: object) -> None:
         peer = lease.caller.peer

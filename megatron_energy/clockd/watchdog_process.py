@@ -35,7 +35,7 @@ class Guard:
         """Put a GPU on guard, with its power limit as it is now. Raises GpuError: unknown, lost, or split by MIG."""
         gpu = self._gpus.get(uuid) or Hardware(NvmlGpu(uuid))
         if gpu.split():
-            raise GpuError(f"{uuid} is split by MIG: its clocks are shared by all instances and are left alone")
+            raise GpuError(f"{uuid} is split by MIG, or shared by virtual machines: its clocks are others' too and are left alone")
         limit_mw = self._found.get(uuid, Saved()).power_limit_mw
         if power and limit_mw is None:
             limit_mw = gpu.power_limit_mw()

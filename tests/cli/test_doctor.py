@@ -7,6 +7,7 @@ import pynvml
 import pytest
 
 from megatron_energy.cli import doctor, doctor_gpus, doctor_host, doctor_report
+from megatron_energy.clockd.hardware import all_hardware
 from megatron_energy.emulation.fault_rules import Fail
 from megatron_energy.emulation.faults import inject
 from megatron_energy.emulation.state import Fault
@@ -128,6 +129,7 @@ def test_a_gpu_that_virtual_machines_share(emulated: EmulatedNode, monkeypatch: 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetVirtualizationMode", lambda _handle: pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
     assert findings()["vGPU"].found.startswith("GPU 0 is a virtual GPU (vGPU), GPU 1 is")
     (first, *_) = preflight(all_gpus())
+    assert all(gpu.split() for gpu in all_hardware({}).values())  # so clockd does not lend it
     assert first.clocks == Ability(False, "the GPU is a virtual GPU (vGPU): its clock is not this job's alone")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetVirtualizationMode", lambda _handle: pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH)
     assert "vGPU" not in findings()
