@@ -132,7 +132,7 @@ def limit(space: Space, found: Bound, states: Sequence[IntArray], rounds: int, s
         found: the bound, for first prices.
         states: (n,) states whose sequences are offered from the start; one must keep the deadline.
         rounds: most column generation rounds.
-        stop_at_s: none begins after this time.monotonic().
+        stop_at_s: none begins after this time.thread_time().
     """
     master = _Master(space)
     for state in states:
@@ -147,7 +147,7 @@ def limit(space: Space, found: Bound, states: Sequence[IntArray], rounds: int, s
         mixed_j, mixed_price, largest = master.solve()
         if space.problem.saved_percent(best_j) - space.problem.saved_percent(mixed_j) < CLOSE_PERCENT:
             break
-        if time.monotonic() > stop_at_s:
+        if time.thread_time() > stop_at_s:
             complete = False
             break
         price = 0.5 * (centre + mixed_price)  # pure master prices swing too far

@@ -28,7 +28,8 @@ class Effort:
 
     Attributes:
         rounds: of the descent.
-        time_s: a safety net far above what the rounds take: none begins later.
+        time_s: a safety net far above what the rounds take, in CPU seconds of the thread, since training may leave it little time: no
+            round begins later.
         proof_rounds: of column generation, which proves the limit.
         proof_s: its safety net.
         nodes: of branch and bound, by which all clocks of the best plan of every few rounds are chosen anew; 0: not at all.
@@ -125,7 +126,7 @@ def few_switches(
     thin = bool(effort.nodes) and FEWEST <= max_switches < ENOUGH
     if thin:
         effort = effort.halved()
-    begin_s = time.monotonic()
+    begin_s = time.thread_time()
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
@@ -137,7 +138,7 @@ def few_switches(
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
     _searched(descent, effort, 1, begin_s + effort.time_s)
-    proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.monotonic() + effort.proof_s)
+    proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.thread_time() + effort.proof_s)
     descent.start_from(proof.state)
     complete = _searched(descent, effort, effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
     return Search(economise(space, descent.best.state), proof.energy_j, complete and proof.complete)
@@ -145,7 +146,7 @@ def few_switches(
 
 def _from_more(problem: Problem, found: Bound, max_switches: int, effort: Effort, *, lead_s: float, seed: int) -> IntArray:
     """A plan with :data:`MANY` switches, thinned out."""
-    stop_at_s = time.monotonic() + effort.time_s
+    stop_at_s = time.thread_time() + effort.time_s
     space = Space(problem, MANY, lead_s)
     descent = Descent(space, found.deadline_price_w, seed)
     descent.go_on_from(priced_start(space, found), warm=len(problem.graph.vertices) >= LARGE)

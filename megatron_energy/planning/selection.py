@@ -103,7 +103,7 @@ class Selection:
         while now is not None:
             before = now
             for unit in self.space.units:
-                if len(self.seen) < programs and time.monotonic() < stop_at_s:
+                if len(self.seen) < programs and time.thread_time() < stop_at_s:
                     now = self._without_something_else(now, unit)
             if now is before:
                 break

@@ -41,7 +41,7 @@ def thinned(problem: Problem, state: IntArray, more: int, fewer: int, deadline_p
         fewer: ... and end at so many switches per unit.
         deadline_price_w: J that a second of delay is worth, for the choice of candidates.
         lead_s: how early raises will be requested.
-        stop_at_s: a safety net (time.monotonic): past it, levels only lose their switches.
+        stop_at_s: a safety net (time.thread_time): past it, levels only lose their switches.
 
     Returns:
         (n,) clock columns with at most ``fewer`` switches per unit; late where a clock that saves nothing also takes longer.
@@ -52,7 +52,7 @@ def thinned(problem: Problem, state: IntArray, more: int, fewer: int, deadline_p
         state = _without_the_least(space, state)
         if not problem.meets_deadline(problem.iteration_s(state)):
             return state
-        if time.monotonic() < stop_at_s:
+        if time.thread_time() < stop_at_s:
             space.price_raises(state)
             state = Polish(space, deadline_price_w).polished(state)
         if fewer < switches <= fewer + ABOVE:
@@ -69,7 +69,7 @@ def _unlike(plans: list[IntArray]) -> list[IntArray]:
 
 def _refined(polish: Polish, state: IntArray, stop_at_s: float) -> IntArray:
     """A plan with all its clocks chosen anew, together."""
-    left_s = stop_at_s - time.monotonic()
+    left_s = stop_at_s - time.thread_time()
     return polish.polished(best_clocks(polish.space, state, 1, left_s)[0]) if left_s > 0 else state
 
 
@@ -79,7 +79,7 @@ def _selected(target: Space, state: IntArray, deadline_price_w: float, stop_at_s
     mixes = Selection(target, state).best(round(PROGRAMS * part), max(2, round(KEPT * part)), stop_at_s)
     target.price_raises(state)
     polish = Polish(target, deadline_price_w)
-    plans = [rounded(target, mix, polish) for mix in mixes if time.monotonic() < stop_at_s]
+    plans = [rounded(target, mix, polish) for mix in mixes if time.thread_time() < stop_at_s]
     return [plan for plan in plans if plan is not None]
 
 

@@ -1,6 +1,5 @@
 """Ranks that follow timetables and talk at log intervals only: the course of a run, and what ends it."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,52 +8,21 @@ import pytest
 
 from megatron_energy.observe.journal import Journal
 from megatron_energy.records.steps import ClockRequest
-from megatron_energy.session import conductor as conductors
 from megatron_energy.session.conductor import Batch
 from megatron_energy.session.control import write_control
 from megatron_energy.session.directive import ITERATION_BEGIN, constant_clock
 from tests.session.launched import UNTIL_PLAN
 from tests.session.simulated import SimulatedRun
-from tests.session.small_job import FACTS, OPTIONS, make
-from tests.session.timetable_job import Job
+from tests.session.small_job import FACTS, OPTIONS
+from tests.session.timetable_job import BASELINE, PLANNED_FROM, Job
 
-BASELINE, SWEEP = ["baseline"] * 2, ["sweep"] * 6
+SWEEP = ["sweep"] * 6
 BEFORE_PLAN = [*BASELINE, *["sweep"] * 2, *SWEEP, *["planning"] * 2]
 """The power cap holds this job's clocks in the baseline. That is told at iteration 4, so another sweep begins at 5, and its end at 10
 is told at 12."""
-PLANNED_FROM = 5
-"""With a given plan: the end of the baseline is told at iteration 4."""
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log interval waits for the plan, so that runs are repeatable."""
-    monkeypatch.setattr(conductors.Conductor.take, "__defaults__", (60.0,))
-
-
-NewJob = Callable[..., Job]
-
-
-@pytest.fixture
-def new_job(tmp_path: Path) -> NewJob:
-    return lambda **options: Job(tmp_path, **options)
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("plan")) / "plan.json"
-
-
-@pytest.fixture
-def planned(plan: Path, tmp_path: Path) -> Job:
-    """A job with a given plan, in its first iteration under it."""
-    job = Job(tmp_path, replace(OPTIONS, plan=str(plan)))
-    job.iterate(PLANNED_FROM)
-    assert job.phases == [*BASELINE, *["planning"] * 2, "planned"]
-    return job
-
-
-def test_phases_change_at_the_same_iteration_without_a_message(new_job: NewJob) -> None:
+def test_phases_change_at_the_same_iteration_without_a_message(new_job: Callable[..., Job]) -> None:
     job = new_job(capped=False)
     job.iterate(7)
     assert job.meeting.exchanges == 2  # one log interval: what happened, and what comes next
@@ -63,13 +31,13 @@ def test_phases_change_at_the_same_iteration_without_a_message(new_job: NewJob) 
     assert job.meeting.exchanges == 2 * 4
 
 
-def test_where_the_power_cap_holds_clocks_the_sweep_begins_there(new_job: NewJob) -> None:
+def test_where_the_power_cap_holds_clocks_the_sweep_begins_there(new_job: Callable[..., Job]) -> None:
     job = new_job()
     job.iterate(16)
     assert job.phases == [*BEFORE_PLAN, *["planned"] * 4]
 
 
-def test_what_is_learned_is_what_a_run_with_a_message_per_iteration_learns(new_job: NewJob, tmp_path: Path) -> None:
+def test_what_is_learned_is_what_a_run_with_a_message_per_iteration_learns(new_job: Callable[..., Job], tmp_path: Path) -> None:
     job = new_job()
     job.iterate(16)
     usual = SimulatedRun(OPTIONS, FACTS, FACTS.schedule("overlap"))
@@ -84,7 +52,7 @@ def test_what_is_learned_is_what_a_run_with_a_message_per_iteration_learns(new_j
     assert (tmp_path / "plan.json").exists()
 
 
-def test_a_plan_that_is_late_finds_the_gpus_at_their_own_clocks(new_job: NewJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_is_late_finds_the_gpus_at_their_own_clocks(new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Log intervals that do not wait: nothing lower than maximum clocks lasts while the plan is made."""
     job = new_job(capped=False)
     monkeypatch.setattr(job.conductor._background, "idle", lambda wait_s: False)
@@ -97,7 +65,7 @@ def test_a_plan_that_is_late_finds_the_gpus_at_their_own_clocks(new_job: NewJob,
     assert job.phases[14:] == ["planning"] * 2 + ["planned"] * 4
 
 
-def test_a_script_that_does_not_wait_for_the_gpu_hands_the_last_iteration_in_later(new_job: NewJob) -> None:
+def test_a_script_that_does_not_wait_for_the_gpu_hands_the_last_iteration_in_later(new_job: Callable[..., Job]) -> None:
     job = new_job(settled_at_log=False)
     job.iterate(8)
     assert [s.iteration for s in Journal(job.options.run_dir).read()] == list(range(1, 8))
@@ -131,7 +99,7 @@ def test_one_rank_falls_back_alone(planned: Job) -> None:
 
 
 @pytest.mark.parametrize("before", [1, 6])  # in the baseline; in the sweep
-def test_a_rank_that_stops_before_there_is_a_plan_ends_the_way_to_one(new_job: NewJob, before: int) -> None:
+def test_a_rank_that_stops_before_there_is_a_plan_ends_the_way_to_one(new_job: Callable[..., Job], before: int) -> None:
     job = new_job()
     job.iterate(before)
     job.sessions[0].stop("the lease has ended")
@@ -142,8 +110,8 @@ def test_a_rank_that_stops_before_there_is_a_plan_ends_the_way_to_one(new_job: N
     assert job.conductor.coordinator.findings.off_reason == "rank 0 stopped before there was a plan: the lease has ended"
 
 
-def test_the_others_keep_their_plan_through_a_new_baseline(plan: Path, tmp_path: Path) -> None:
-    job = Job(tmp_path, replace(OPTIONS, plan=str(plan), recheck=6))
+def test_the_others_keep_their_plan_through_a_new_baseline(plan_of_small_job: Path, patient: None, tmp_path: Path) -> None:
+    job = Job(tmp_path, replace(OPTIONS, plan=str(plan_of_small_job), recheck=6))
     job.iterate(PLANNED_FROM)
     job.sessions[0].stop("the lease has ended")
     job.iterate(27)
@@ -240,7 +208,7 @@ def test_the_end_goes_on_where_a_part_of_it_fails(planned: Job, monkeypatch: pyt
     assert (planned.options.run_dir / "summary.json").exists()
 
 
-def test_a_run_that_ends_before_its_plan_says_what_was_missing(new_job: NewJob) -> None:
+def test_a_run_that_ends_before_its_plan_says_what_was_missing(new_job: Callable[..., Job]) -> None:
     job = new_job()
     job.iterate(4)
     for session in job.sessions:
@@ -260,61 +228,3 @@ def test_a_rank_whose_exchange_has_failed_keeps_no_more_records(planned: Job, mo
     for number in (6, 7):
         session.iteration(number, planned.run.programs[0], False)
     assert session._pending == []
-
-
-@pytest.mark.parametrize("settled", [True, False])
-def test_where_megatron_waits_for_the_gpu_the_controller_is_told(new_job: NewJob, settled: bool) -> None:
-    job = new_job(settled_at_log=settled)
-    job.iterate(4)
-    assert [controller.caught_ups for controller in job.controllers] == [int(settled)] * 2
-
-
-def test_policies_without_a_plan_ask_for_nothing(new_job: NewJob) -> None:
-    job = new_job(options=replace(OPTIONS, policy="maximum"))
-    job.iterate(8)
-    assert job.phases == BASELINE + ["measure"] * 6
-    assert job.sessions[0].requests == {}
-
-
-def test_lowers_tell_when_the_next_raise_is_due_and_dropped_ones_are_counted(planned: Job) -> None:
-    lowers = [r for requests in planned.sessions[0].requests.values() for r in requests if r.raise_in_s is not None]
-    assert lowers and all(r.raise_in_s >= 0 for r in lowers if r.raise_in_s is not None)
-    planned.sessions[0].request(ClockRequest(990, raise_in_s=0.2))
-    planned.sessions[0].request(ClockRequest(1410))
-    assert planned.controllers[0].raises_in_s == [0.2, math.inf]
-    planned.controllers[0].counts = replace(planned.controllers[0].counts, dropped_before_raise=2)
-    planned.iterate(3)
-    summaries = Journal(planned.options.run_dir).read()
-    assert [(s.iteration, s.gpus[0].dropped_lowers) for s in summaries if s.gpus[0].dropped_lowers] == [(PLANNED_FROM + 1, 2)]
-
-
-def test_gpus_that_do_not_obey_end_the_plan(planned: Job) -> None:
-    for _ in range(3):
-        planned.controllers[1].counts = replace(planned.controllers[1].counts, disobeyed=planned.controllers[1].counts.disobeyed + 1)
-        planned.iterate(1)
-    assert "up to 1 GPUs ran at other clocks than requested, without a reason" in planned.said[-1]
-    assert planned.sessions[0]._timetable.at(9).phase == "maximum"
-
-
-def test_a_power_limit_that_somebody_changes_ends_the_plan(planned: Job) -> None:
-    planned.sessions[0]._other_writer = lambda: "power limit 400 W before, now 300 W"
-    planned.iterate(3)
-    assert "another program sets something of its GPUs (rank 0: power limit 400 W before, now 300 W)" in planned.said[-1]
-    assert planned.sessions[1]._timetable.at(9).phase == "maximum"
-
-
-def test_another_programs_lock_ends_the_plan_with_its_evidence(planned: Job) -> None:
-    planned.instruments[0].foreign = "clock 1095 MHz where 1200 MHz were asked for"
-    planned.iterate(3)
-    assert "another program sets something of its GPUs (rank 0: clock 1095 MHz where 1200 MHz were asked for)" in planned.said[-1]
-    assert planned.said[-1].startswith("maximum clocks for the next 200 iterations: ")
-
-
-def test_the_live_switch_is_seen_at_a_log_interval(planned: Job, tmp_path: Path) -> None:
-    write_control(tmp_path, "drop")
-    planned.iterate(3)
-    assert {session._timetable.at(9).phase for session in planned.sessions} == {"maximum"}
-    assert planned.sessions[0].requests == {ITERATION_BEGIN: (ClockRequest(0),)}
-    write_control(tmp_path, "resume")
-    planned.iterate(8)
-    assert planned.phases[-8:] == ["maximum"] * 4 + ["planned"] * 4

@@ -23,6 +23,10 @@ from tests.session.threads import Meeting, ThreadExchange, on_all_ranks
 
 LOG_INTERVAL = 4
 
+BASELINE = ["baseline"] * 2
+PLANNED_FROM = 5
+"""With a given plan: the end of the baseline is told at iteration 4."""
+
 
 class FakeController:
     """Counts; what requests it gets is what the hooks would hand to it."""
