@@ -2,21 +2,18 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from megatron_energy.observe.journal import Journal
 from megatron_energy.records.steps import ClockRequest
-from megatron_energy.session import conductor as conductors
 from megatron_energy.session.control import Control, write_control
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive, TransitionPoint, constant_clock
 from megatron_energy.session.fallback import OwnGuard
 from megatron_energy.session.node_switch import NodeSwitch
 from tests.clockd.host import wait_until
 from tests.session import timetable_job
-from tests.session.small_job import OPTIONS, make
 from tests.session.timetable_job import Job
 
 POINT: TransitionPoint = ("forward", 0, 0, "begin")
@@ -24,20 +21,13 @@ BASELINE = Directive("baseline")
 PLANNED = Directive("planned", plan_version=1)
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("plan")) / "plan.json"
-
-
 @pytest.fixture
-def job(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+def job(planned: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     """In its second iteration under a given plan, a hundred before the next log interval."""
-    monkeypatch.setattr(conductors.Conductor.take, "__defaults__", (60.0,))
-    job = Job(tmp_path, replace(OPTIONS, plan=str(plan)))
-    job.iterate(6)
-    assert job.phases[-2:] == ["planned"] * 2
+    planned.iterate(1)
+    assert planned.phases[-2:] == ["planned"] * 2
     monkeypatch.setattr(timetable_job, "LOG_INTERVAL", 100)
-    return job
+    return planned
 
 
 def test_a_drop_reaches_every_rank_in_the_operation_that_is_running(job: Job) -> None:
