@@ -145,6 +145,7 @@ class ControlledSession:
     def resized(self, microbatches: int) -> None:
         """Iterations have another number of microbatches from now on; at a log interval a timetable for these is asked for."""
         self._microbatches = microbatches
+        self._fallback.resized()
         self._to_maximum()
 
     def stop(self, reason: str) -> None:

@@ -37,11 +37,16 @@ class OwnGuard:
     """
 
     def __init__(self, slowdown: float) -> None:
-        self._guard = Guard(slowdown)
+        self._slowdown = slowdown
+        self._version = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Iterations have other sizes from now on: what is known of the baseline is not theirs."""
+        self._guard = Guard(self._slowdown)
         self._window: deque[float] = deque(maxlen=AT_MAXIMUM)  # iteration times at maximum clocks, s
         self._known = False  # how long an iteration takes there
         self._ran: tuple[str, int] | None = None
-        self._version = 0
 
     def observe(self, directive: Directive, time_s: float) -> bool:
         """Take in an iteration; whether those under the plan look too long."""
@@ -106,6 +111,10 @@ class Fallback:
     def interrupt(self) -> None:
         """An evaluation, or an iteration that did not follow the timetable."""
         self._guard.interrupt()
+
+    def resized(self) -> None:
+        """Iterations have another number of microbatches from now on."""
+        self._guard.forget()
 
     def heard(self) -> None:
         """The home rank has decided what comes next."""

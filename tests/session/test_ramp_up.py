@@ -8,6 +8,7 @@ import pytest
 from megatron_energy.errors import UserError
 from megatron_energy.observe.journal import Journal
 from megatron_energy.pipeline.programs import program
+from megatron_energy.session.fallback import Fallback, OwnGuard
 from megatron_energy.session.options import EnergyOptions
 from tests.session.launched import UNTIL_PLAN
 from tests.session.simulated import SimulatedRun
@@ -165,6 +166,20 @@ def test_ranks_wait_at_maximum_clocks_for_a_timetable_of_the_new_size(tmp_path: 
     assert [(i.saved_percent, i.slowdown_percent) for i in without] == [(None, None)] * len(without), "another size is not compared"
     last = others[-1]
     assert last.phase == "planned" and last.saved_percent is not None and last.saved_percent > 0.5
+
+
+def test_the_baseline_of_a_smaller_size_is_not_held_against_a_larger_one(tmp_path: Path) -> None:
+    job = Job(tmp_path, ONE_CLOCK)
+    for session in job.sessions:
+        session._fallback = Fallback(job.switch, OwnGuard(ONE_CLOCK.slowdown))
+    for microbatches in (6, 8, 10):
+        job.iterate(2 * LOG_INTERVAL)
+        tell(job, microbatches)
+    until_planned(job)
+    job.iterate(3 * LOG_INTERVAL)
+    assert job.phases[-3 * LOG_INTERVAL :] == ["planned"] * 3 * LOG_INTERVAL
+    assert [line for line in job.said if "looked too long" in line] == []
+    assert [controller.maximum for controller in job.controllers] == [3, 3], "once for every new size"
 
 
 def test_a_number_that_comes_back_before_the_log_interval_brings_the_plan_back(tmp_path: Path) -> None:
