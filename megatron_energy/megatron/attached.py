@@ -20,7 +20,7 @@ class Attached:
 
     def __init__(self, energy: EnergyRuntime | None) -> None:
         self._energy = energy
-        self._logged = 0
+        self._step = self._handed_in = 0  # the trainer's number at the last call of log, and ours: a resumed trainer counts on
 
     def log(self, iteration: int, writer: Any = None) -> None:
         """Hand in what was recorded, and write it where anybody reads it. All ranks call it, in the same iteration.
@@ -31,8 +31,8 @@ class Attached:
             iteration: the trainer's number of the last one that has ended, the first is 1; the step in TensorBoard.
             writer: a ``torch.utils.tensorboard.SummaryWriter`` on the last rank, or None.
         """
-        self._logged = iteration
         if self._energy is not None:
+            self._step, self._handed_in = iteration, self._energy.iterations
             self._energy.logs_itself = False
             self._energy.on_log(iteration, writer)
 
@@ -42,8 +42,9 @@ class Attached:
         """
         energy, self._energy = self._energy, None
         if energy is not None:
-            if energy.iterations > self._logged:
-                energy.on_log(energy.iterations, None)
+            left = energy.iterations - self._handed_in
+            if left:
+                energy.on_log(self._step + left, None)
             energy.script_ended()
             energy.close()
 

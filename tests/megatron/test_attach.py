@@ -58,6 +58,15 @@ def test_what_was_not_logged_is_handed_in_at_the_end() -> None:
     assert len(energy.told) == 3, "closed once"
 
 
+def test_a_resumed_trainer_hands_in_the_rest_too() -> None:
+    energy = Energy()
+    with attached.Attached(energy) as scheduler:
+        energy.iterations = 4  # of this process
+        scheduler.log(1004)
+        energy.iterations = 5
+    assert energy.told == [(1004, None), (1005, None), "closed"]
+
+
 def test_nothing_is_handed_in_twice_or_after_an_error() -> None:
     energy = Energy()
     with attached.Attached(energy) as scheduler:
