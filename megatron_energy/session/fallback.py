@@ -68,7 +68,7 @@ class OwnGuard:
             self._guard.rebase(list(self._window))
             self._window.clear()
             self._known = True
-        if directive.plan_version != self._version:
+        if directive.phase == "planned" and directive.plan_version != self._version:
             self._guard.restart()
             self._version = directive.plan_version
         self._guard.interrupt()

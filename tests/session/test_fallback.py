@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -11,6 +12,7 @@ from megatron_energy.records.steps import ClockRequest
 from megatron_energy.session.control import Control, write_control
 from megatron_energy.session.directive import ITERATION_BEGIN, Directive, TransitionPoint, constant_clock
 from megatron_energy.session.fallback import OwnGuard
+from megatron_energy.session.guard import Guard
 from megatron_energy.session.node_switch import NodeSwitch
 from tests.clockd.host import wait_until
 from tests.session import timetable_job
@@ -92,6 +94,18 @@ def guarded(times_s: Callable[[int], float], count: int = 50) -> int | None:
 def test_a_rank_tests_its_own_iterations_as_the_guard_does() -> None:
     assert guarded(lambda n: 2.0) is None
     assert guarded(lambda n: 2.06) == 5
+
+
+def test_a_baseline_measured_again_leaves_what_is_known_of_the_plan() -> None:
+    random = Random(5)
+    own, guard = OwnGuard(0.0), Guard(0.0)
+    for _ in range(3):
+        window = [random.gauss(2.0, 0.04) for _ in range(4)]
+        assert [own.observe(BASELINE, time_s) for time_s in (9.0, *window)] == [False] * 5
+        guard.rebase(window)
+        assert not own.observe(PLANNED, 9.0)
+        under = [random.gauss(2.0, 0.04) for _ in range(200)]
+        assert [own.observe(PLANNED, time_s) for time_s in under] == [guard.observe(time_s) for time_s in under]
 
 
 def test_a_rank_without_a_baseline_judges_nothing() -> None:
