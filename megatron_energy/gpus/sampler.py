@@ -2,7 +2,8 @@
 
 A counter steps every 20 to 100 ms. What it gained between two steps is exact, so each step is kept with the time at which it was
 seen. The thread learns the counter's period, sleeps through most of it, and looks often where the next step is due: a few
-readings per step, and a step is seen a millisecond or two late. A GPU without a counter has its power integrated instead.
+readings per step, and a step is seen a millisecond or two late. Where fewer steps will do, it sleeps through several of them.
+A GPU without a counter has its power integrated instead.
 """
 
 import itertools
@@ -60,6 +61,8 @@ class GpuSampler:
         self._last_mj: int | None = None  # the counter as last read
         self._power: tuple[float, float] | None = None  # (s, W) as last read, where there is no counter
         self._integral_mj = 0.0
+        self._spacing_s = 0.0  # steps closer together than this are slept through
+        self._slept_through = False  # so the counter may have stepped at any time since it was last read
         self.period_s: float | None = None
 
     @property
@@ -81,6 +84,16 @@ class GpuSampler:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(FAILED_POLL_S)
+
+    def rest(self, spacing_s: float) -> None:
+        """From now on sleep through steps as long as those kept are no further apart than this, in s; 0: keep every step.
+
+        Energies between two times remain exact to within a step that is kept, and those of consecutive stretches still add up to the
+        counter's. Does nothing where power is integrated.
+        """
+        if spacing_s > 0 and not self._spacing_s and self.period_s is not None:
+            self._refine_period(self.period_s)
+        self._spacing_s = spacing_s
 
     def poll(self) -> float:
         """Read the GPU once; seconds until it should be read again."""
@@ -112,11 +125,20 @@ class GpuSampler:
         if energy_mj is None:
             return FAILED_POLL_S
         before_mj, self._last_mj = self._last_mj, energy_mj
-        if before_mj is None or energy_mj == before_mj:  # the first reading is no step
+        unseen, self._slept_through = before_mj is None or self._slept_through, False
+        if unseen or energy_mj == before_mj:  # the first reading is no step
             return POLL_S
         self._keep(now_s, energy_mj)
         self._learn_period()
-        return ASLEEP * self.period_s if self.period_s is not None else POLL_S
+        return self._until_next_s()
+
+    def _until_next_s(self) -> float:
+        """After a step: how long to sleep until just before the next one that is wanted."""
+        if self.period_s is None:
+            return POLL_S
+        skipped = max(int(self._spacing_s / self.period_s) - 1, 0)
+        self._slept_through = skipped > 0
+        return (skipped + ASLEEP) * self.period_s
 
     def _poll_power(self) -> float:
         power_w, now_s = self._gpu.power_w(), self._clock()
@@ -144,6 +166,14 @@ class GpuSampler:
             return
         times_s = [sample.time_s for sample in self.samples()]
         self.period_s = statistics.median(after - before for before, after in itertools.pairwise(times_s))
+
+    def _refine_period(self, period_s: float) -> None:
+        """Over all steps that are kept: an error in the period counts as often as steps are slept through."""
+        samples = itertools.pairwise(self.samples())
+        gaps_s = [after.time_s - before.time_s for before, after in samples if None not in (before.energy_mj, after.energy_mj)]
+        periods = [round(gap_s / period_s) for gap_s in gaps_s]
+        if sum(periods) >= LEARNING_STEPS:
+            self.period_s = sum(gaps_s) / sum(periods)
 
 
 def energy_j(samples: Sequence[Sample], start_s: float, end_s: float) -> float:

@@ -19,7 +19,7 @@ from megatron_energy.session.clock_trace import ClockTrace
 Kind: TypeAlias = Literal["obeyed", "above", "below"]
 
 REMEMBERED = 20
-"""Readings under load, at a steady request; they come with the steps of the energy counter, one or two in 100 ms."""
+"""Readings under load, at a steady request; they come with the steps of the energy counter that are seen, under a plan one in 100 ms."""
 
 LEAST = 8
 """Of them, at least so many, and half, have to be off in the same way."""

@@ -27,6 +27,9 @@ from megatron_energy.session.timetable import Entry, Timetable
 IN_FULL = 3
 """So many iterations under a plan are handed in with all their spans, to be drawn; the others only with what a report needs."""
 
+LEARNED_FROM = ("baseline", "sweep")
+"""Phases whose iterations tell powers of operations: these need every step of the energy counter."""
+
 COUNTED = ("issued", "late_raises", "disobeyed", "dropped_lowers")
 """What the controller counted, as it is handed in with every iteration."""
 
@@ -180,8 +183,12 @@ class ControlledSession:
         kept = program if directive.phase == "baseline" else []  # the schedule is told from these
         pending = _Pending(self._serial, ended, self._iteration, directive, kept, trusted, self._microbatches is not None, *new)
         self._watch(pending)
+        self._expect_next()
         if not self._talking.failed:  # otherwise nobody will ask
             self._pending.append(pending)
+
+    def _expect_next(self) -> None:
+        self._instruments.learning(self._timetable.at(self._iteration + 1).phase in LEARNED_FROM)
 
     def _watch(self, now: _Pending) -> None:
         """The iteration before this one has its times now: do such iterations look too long?"""
@@ -219,6 +226,7 @@ class ControlledSession:
         entries, answered = self._exchange.scatter([(reply, answered) for reply in replies or nothing] if at_home else None)
         if entries is not None:
             self._timetable.change(entries)
+            self._expect_next()
         self._fallback.heard()
         if answered == self._microbatches:
             self._microbatches = None

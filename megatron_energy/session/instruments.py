@@ -18,6 +18,13 @@ from megatron_energy.session.rank_records import Observed, Recording
 KEPT_S = 2.0
 """Samples and calls older than this before the last record's end are not needed any more."""
 
+RESTING_S = 0.1
+"""Distance between two samples where nothing is learned from them: that of a counter that steps every 100 ms, for which the report's
+figures are said to be resolved."""
+
+SAMPLES_PER_ITERATION = 10
+"""At least, where the counter steps as often."""
+
 
 @dataclass(slots=True)
 class Ended:
@@ -71,6 +78,7 @@ class Instruments:
         self._marks, self._watch = Marks(events), ClockWatch(top_mhz)
         self._previous_end_s: float | None = None
         self._unread: Ended | None = None
+        self._lasted_s = 0.0  # the last iteration whose times are known
         self.mark: Callable[[TransitionPoint], None] = self._marks.mark  # not a method of its own: hooks call it at every point
 
     @property
@@ -96,6 +104,13 @@ class Instruments:
             ended.timed = self._marks.times(marks)
         except GpuError as error:
             self._marks.failed = str(error)
+            return
+        if ended.timed is not None and ended.timed.begin_s is not None:
+            self._lasted_s = ended.timed.end_s - ended.timed.begin_s
+
+    def learning(self, learning: bool) -> None:
+        """Whether anything is learned from the iteration that comes: then every step of the counter is kept, else as few as will do."""
+        self._sampler.rest(0.0 if learning else min(RESTING_S, self._lasted_s / SAMPLES_PER_ITERATION))
 
     def records(self, ended: list[Ended]) -> list[RankIteration]:
         """Records of iterations, in order; the host has waited for the GPU since the last of them ended."""

@@ -17,15 +17,15 @@ PERIOD_S = 0.1
 class SteppingGpu(FakeGpu):
     """300 W, shown by a counter that steps every :data:`PERIOD_S`."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: FakeClock, period_s: float = PERIOD_S) -> None:
         super().__init__()
-        self.clock, self.offset_mj, self.read = clock, 0, 0
+        self.clock, self.period_s, self.offset_mj, self.read = clock, period_s, 0, 0
 
     def total_energy_mj(self) -> int | None:
         self._answer()
         self.read += 1
-        steps = math.floor(self.clock() / PERIOD_S + 1e-9)
-        return round(300e3 * steps * PERIOD_S) + self.offset_mj
+        steps = math.floor(self.clock() / self.period_s + 1e-9)
+        return round(300e3 * steps * self.period_s) + self.offset_mj
 
 
 def opened(gpu: FakeGpu, clock: FakeClock) -> GpuSampler:
@@ -69,6 +69,66 @@ def test_a_counter_that_falls_or_does_not_answer_is_a_gap() -> None:
     assert len(gaps) == 2
     assert math.isnan(energy_j(sampler.samples(), gaps[0] - 0.5, gaps[0] + 0.5))
     assert energy_j(sampler.samples(), gaps[0] + 0.3, gaps[1] - 0.3) == pytest.approx(300 * (gaps[1] - gaps[0] - 0.6), rel=0.05)
+
+
+def test_at_rest_one_step_in_five_is_seen_and_energies_still_add_up() -> None:
+    clock = FakeClock(1000.003)
+    gpu = SteppingGpu(clock, period_s=0.0203)
+    sampler = opened(gpu, clock)
+    poll(sampler, clock, 2.0)
+    begin_s, every = clock(), len(sampler.samples())
+    assert every == pytest.approx(2.0 / 0.0203, abs=2)
+    sampler.rest(0.1)
+    assert sampler.period_s == pytest.approx(0.0203, rel=0.005), "an error of a millisecond would count four times"
+    before = gpu.read
+    poll(sampler, clock, 10.0)
+    at_rest = sampler.samples()[every:]
+    distances_s = [b.time_s - a.time_s for a, b in itertools.pairwise(at_rest)]
+    assert distances_s == [pytest.approx(4 * 0.0203, abs=POLL_S)] * len(distances_s), "never more than was asked for"
+    assert gpu.read - before < 3.5 * len(at_rest)
+    ends_s = [begin_s + 0.77 * n for n in range(13)]
+    parts_j = [energy_j(sampler.samples(), a, b) for a, b in itertools.pairwise(ends_s)]
+    assert parts_j == [pytest.approx(300 * 0.77, rel=0.02)] * 12
+    assert sum(parts_j) == pytest.approx(300 * 12 * 0.77, rel=0.002)
+    sampler.rest(0.0)
+    seen = len(sampler.samples())
+    poll(sampler, clock, 1.0)
+    assert len(sampler.samples()) - seen == pytest.approx(1.0 / 0.0203, abs=5)
+
+
+def test_a_step_that_was_slept_through_is_not_taken_for_one_that_was_seen() -> None:
+    clock = FakeClock(1000.003)
+    gpu = SteppingGpu(clock, period_s=0.02)
+    sampler = opened(gpu, clock)
+    poll(sampler, clock, 1.0)
+    sampler.rest(0.1)
+    clock.sleep(sampler.poll())
+    for late_s in (0.007, 0.013, 0.019):  # the thread was not run when it should have been
+        poll(sampler, clock, 0.5)
+        clock.sleep(late_s)
+    assert all((s.time_s / 0.02 + 1e-6) % 1 * 0.02 <= POLL_S + 1e-6 for s in sampler.samples())
+
+
+def test_a_counter_that_falls_while_it_is_not_looked_at_is_a_gap() -> None:
+    clock = FakeClock()
+    gpu = SteppingGpu(clock, period_s=0.02)
+    sampler = opened(gpu, clock)
+    poll(sampler, clock, 1.0)
+    sampler.rest(0.1)
+    poll(sampler, clock, 1.0)
+    gpu.offset_mj = -200_000_000
+    poll(sampler, clock, 1.0)
+    assert [s.energy_mj is None for s in sampler.samples()].count(True) == 1
+
+
+def test_a_slow_counter_has_every_step_seen_at_rest_too() -> None:
+    clock = FakeClock(1000.03)
+    gpu = SteppingGpu(clock)
+    sampler = opened(gpu, clock)
+    poll(sampler, clock, 1.0)
+    sampler.rest(0.1)
+    poll(sampler, clock, 9.0)
+    assert len(sampler.samples()) == 100
 
 
 def test_a_gpu_without_a_counter_has_its_power_integrated_and_says_so() -> None:

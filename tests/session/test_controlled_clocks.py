@@ -10,7 +10,8 @@ import pytest
 from megatron_energy.observe.journal import Journal
 from megatron_energy.records.steps import ClockRequest
 from megatron_energy.session.control import write_control
-from megatron_energy.session.directive import ITERATION_BEGIN
+from megatron_energy.session.directive import ITERATION_BEGIN, Directive
+from megatron_energy.session.options import Policy
 from tests.session.small_job import OPTIONS
 from tests.session.timetable_job import BASELINE, PLANNED_FROM, Job
 
@@ -20,6 +21,28 @@ def test_where_megatron_waits_for_the_gpu_the_controller_is_told(new_job: Callab
     job = new_job(settled_at_log=settled)
     job.iterate(4)
     assert [controller.caught_ups for controller in job.controllers] == [int(settled)] * 2
+
+
+@pytest.mark.parametrize(("policy", "last"), [("segments", "sweep"), ("maximum", "measure")])
+def test_every_step_of_the_counter_is_kept_in_the_iterations_that_are_learned_from(
+    new_job: Callable[..., Job], policy: Policy, last: str
+) -> None:
+    job, kept = new_job(options=replace(OPTIONS, policy=policy)), []
+    for _ in range(6):
+        kept.append({instruments.learns for instruments in job.instruments})
+        job.iterate(1)
+    assert kept == [{phase in ("baseline", "sweep")} for phase in job.phases]
+    assert job.phases[-1] == last
+
+
+def test_under_a_plan_few_steps_of_the_counter_are_kept_until_the_baseline_is_measured_again(planned: Job) -> None:
+    assert {instruments.learns for instruments in planned.instruments} == {False}
+    planned.sessions[0]._timetable.change([(planned.number + 2, Directive("baseline")), (planned.number + 3, Directive("planned"))])
+    learns = []
+    for _ in range(3):
+        planned.iterate(1)
+        learns.append(planned.instruments[0].learns)
+    assert learns == [True, False, False]
 
 
 def test_policies_without_a_plan_ask_for_nothing(new_job: Callable[..., Job]) -> None:

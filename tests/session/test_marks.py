@@ -12,7 +12,7 @@ from megatron_energy.gpus.sampler import GpuSampler, Sample
 from megatron_energy.records.iteration import Span
 from megatron_energy.session.clock_trace import Change, ClockTrace, TracedActuator
 from megatron_energy.session.directive import ITERATION_BEGIN, TransitionPoint
-from megatron_energy.session.instruments import Instruments
+from megatron_energy.session.instruments import RESTING_S, SAMPLES_PER_ITERATION, Instruments
 from megatron_energy.session.marks import ITERATION_END, Marks, TimedIteration, TimedSpan, timed_iteration
 from megatron_energy.session.rank_records import Observed, Recording, iteration_begin_s, thinned
 from tests.emulated_gpus import FakeClock
@@ -157,6 +157,22 @@ def test_instruments_record_consecutive_iterations() -> None:
     records = watching.records(ended)
     assert [(r.iteration, r.evaluation) for r in records] == [(1, False), (2, True)]
     assert [(r.start_s, r.end_s) for r in records] == [(1000.0, 1001.0), (1001.0, pytest.approx(1002.01))]
+
+
+@pytest.mark.parametrize(("lasts_s", "spacing_s"), [(2.0, RESTING_S), (0.5, 0.5 / SAMPLES_PER_ITERATION)])
+def test_steps_of_the_counter_are_slept_through_where_nothing_is_learned(lasts_s: float, spacing_s: float) -> None:
+    clock = FakeClock()
+    watching = instruments(clock, HostEventSource(clock))
+    asked_s: list[float] = []
+    watching._sampler.rest = asked_s.append  # type: ignore[method-assign]
+    watching.learning(False)
+    for number in (1, 2):
+        watching.mark(ITERATION_BEGIN)
+        clock.sleep(lasts_s)
+        watching.end(number, False)
+    for learning in (False, True):
+        watching.learning(learning)
+    assert asked_s == [0.0, pytest.approx(spacing_s), 0.0], "how long an iteration takes is not known at first"
 
 
 def test_without_events_the_hosts_time_is_kept() -> None:

@@ -72,7 +72,11 @@ class SettledInstruments:
         self.defect: Exception | None = None
         self.foreign = ""
         self.stretch = 1.0  # of what this rank sees of its iterations' times
+        self.learns = True  # from the iteration that comes
         self._now_s = 0.0
+
+    def learning(self, learning: bool) -> None:
+        self.learns = learning
 
     def mark(self, point: TransitionPoint) -> None:
         pass
