@@ -40,6 +40,7 @@ class Coordinator:
         self.findings = Findings()
         self._evaluated = False  # since the last iteration
         self._control = Control(options.run_dir, say)
+        self._seen_elsewhere = False  # that the live switch says so, at the last log interval
         self._held: Directive | None = None  # while the live switch keeps the job at maximum clocks; the course waits
         self._seen = 0  # iterations
         self._sizes = 1  # different numbers of microbatches so far
@@ -61,7 +62,7 @@ class Coordinator:
             self._take_in(data)
         else:
             self._held = Directive("maximum")  # the iteration that has just ended gave the clocks back
-        self.look_at_control()
+        self.look_at_control(self._seen_elsewhere)
 
     def _take_in(self, data: IterationData) -> None:
         """The next step of the course.
@@ -97,6 +98,7 @@ class Coordinator:
             seen: somebody else has seen it say so.
             fell_back: a rank has gone to maximum clocks alone: the clock that the plan begins with has to be requested again.
         """
+        self._seen_elsewhere = seen
         dropped = (self._control.dropped() or seen) and self.options.policy not in (*UNPLANNED, "dry-run")
         if dropped and self._held is None:
             self._held = constant_clock("maximum", 0)

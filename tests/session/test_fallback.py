@@ -54,6 +54,21 @@ def test_a_drop_reaches_every_rank_in_the_operation_that_is_running(job: Job) ->
     assert all(session.requests[ITERATION_BEGIN][0].clock_mhz > 0 for session in job.sessions), "the plan's first clock is asked for"
 
 
+def test_a_drop_that_only_another_node_can_see_is_told_once(job: Job) -> None:
+    """Where RUN_DIR is not shared, the home rank's own file says nothing."""
+    said = len(job.said)
+    job.switch.dropped = True
+    for _ in range(3):
+        for session in job.sessions:
+            session.mark(POINT)
+        job.iterate(2)
+        job.log()
+        assert job.sessions[0]._timetable.at(job.number + 1).phase == "maximum"
+    job.switch.dropped = False
+    job.log()
+    assert [line.split()[0] for line in job.said[said:]] == ["dropped", "resumed"]
+
+
 def test_a_drop_that_is_over_before_the_log_interval_lasts_until_it(job: Job) -> None:
     usual = job.sessions[0]._timetable.at(7).requests
     job.switch.dropped = True
