@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from evaluation_page import Table, replace_section, section
 
+from megatron_energy.errors import UserError
 from megatron_energy.planning.plan_file import load_plan
 from tests.megatron.pretraining import MODEL, SCRIPT, write_text
 from tests.session.launched import EMULATED, SHORT, Done, launch_all
@@ -163,18 +164,19 @@ def _key(name: str) -> tuple[str, str]:
     return name, f"`{flags}`" if flags else "none"
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, default=list(CONFIGURATIONS), metavar="NAME")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the rows into the table of this page")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
+    whole = _empty()
+    if options.write is not None:
+        whole.read(section(options.write, SECTION).splitlines())
     with tempfile.TemporaryDirectory(prefix="megatron-configurations-") as folder:
         table = check(options.only, Path(folder))
     print("\n".join(table.lines()))
     if options.write is not None:
-        whole = _empty()
-        whole.read(section(options.write, SECTION).splitlines())
         whole.cells.update(table.cells)
         whole.sort(_key(name) for name in CONFIGURATIONS)
         replace_section(options.write, SECTION, "\n".join(whole.lines()) + "\n")
@@ -182,4 +184,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_energy.errors import UserError
 from tests.session.launched import Done
 from tests.session.small_job import make
 from tests.source_tree import ROOT
@@ -56,3 +57,9 @@ def test_the_page_has_a_row_for_every_configuration() -> None:
     missing = [name for name in tool.CONFIGURATIONS if "| " + " | ".join(tool._key(name)) + " | " not in page]
     assert not missing
     assert "WRONG" not in page
+
+
+def test_a_page_without_the_table_is_refused_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "check", lambda *_: pytest.fail("ten minutes of trainings, for nothing"))
+    with pytest.raises(UserError, match=r"cannot read .*none\.md"):
+        tool.main(["--write", str(tmp_path / "none.md")])
