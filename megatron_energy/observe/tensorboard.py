@@ -9,7 +9,8 @@ from megatron_energy.observe.tags import GPU_MEASURES, JOB_MEASURES, MEGATRON_EN
 from megatron_energy.records.summary import IterationSummary
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Writer(Protocol):
@@ -21,8 +22,8 @@ class Writer(Protocol):
     def add_text(self, tag: str, text_string: str, global_step: int) -> Any:
         """Markdown."""
 
-    def add_figure(self, tag: str, figure: "Figure", global_step: int) -> Any:
-        """A picture."""
+    def add_image(self, tag: str, img_tensor: "npt.NDArray[np.uint8]", global_step: int, *, dataformats: str) -> Any:
+        """A picture; ``dataformats``: its axes, such as HWC."""
 
     def add_custom_scalars(self, layout: Layout) -> Any:
         """Layout of the custom scalars page; works once per writer."""
@@ -98,9 +99,9 @@ class TensorBoardLog:
         """Write Markdown, for example :func:`megatron_energy.observe.plan_text.plan_markdown`, under ``energy/<name>``."""
         self._writer.add_text(self._tags.mark(f"energy/{name}"), markdown, step)
 
-    def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """Write a picture, for example the time line, under ``energy/<name>``."""
-        self._writer.add_figure(self._tags.mark(f"energy/{name}"), figure, step)
+    def image(self, name: str, image: "npt.NDArray[np.uint8]", step: int) -> None:
+        """Write a picture, for example the time line, under ``energy/<name>``: [height, width, red-green-blue]."""
+        self._writer.add_image(self._tags.mark(f"energy/{name}"), image, step, dataformats="HWC")
 
     def finish(self, settings: Mapping[str, str | float | bool], results: Mapping[str, float]) -> None:
         """Write the run's row of the HPARAMS page, at the end of the run only.

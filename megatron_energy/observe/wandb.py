@@ -7,7 +7,8 @@ from megatron_energy.observe.tags import Layout
 from megatron_energy.observe.tensorboard import Writer
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import numpy as np
+    import numpy.typing as npt
 
 
 class WithWandb:
@@ -45,10 +46,10 @@ class WithWandb:
         if self._writer is not None:
             self._writer.add_text(tag, text_string, global_step)
 
-    def add_figure(self, tag: str, figure: "Figure", global_step: int) -> None:
-        """A picture."""
+    def add_image(self, tag: str, img_tensor: "npt.NDArray[np.uint8]", global_step: int, *, dataformats: str) -> None:
+        """A picture; ``dataformats``: its axes, such as HWC."""
         if self._writer is not None:
-            self._writer.add_figure(tag, figure, global_step)
+            self._writer.add_image(tag, img_tensor, global_step, dataformats=dataformats)
 
     def add_custom_scalars(self, layout: Layout) -> None:
         """Layout of the custom scalars page."""

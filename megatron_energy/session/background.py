@@ -12,10 +12,11 @@ class Background:
 
     Args:
         failed: told of an exception that a task did not catch; further tasks go on.
+        name: of the thread.
     """
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed
+    def __init__(self, failed: Callable[[Exception], None], name: str = "planning") -> None:
+        self._failed, self._name = failed, name
         self._tasks: SimpleQueue[Task] = SimpleQueue()
         self._left = 0
         self._changed = threading.Condition()
@@ -27,7 +28,7 @@ class Background:
             self._left += 1
         self._tasks.put(task)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="planning", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def idle(self, wait_s: float = 0.0) -> bool:

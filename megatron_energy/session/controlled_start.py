@@ -250,7 +250,8 @@ class _Opened:
         planner.check()
         coordinator = Coordinator(options, facts, planner, clocks_mhz, self._say)
         emulated = "emulated " if is_emulated() else ""
-        reporter = Reporter(options, facts, coordinator.findings, f"{facts.world_size} {emulated}{offers[0].gpu_name}", self._say)
+        title = f"{facts.world_size} {emulated}{offers[0].gpu_name}"
+        reporter = Reporter(options, facts, coordinator.findings, title, self._say, aside=True)
         timetables = [Timetable(opening(options, clocks_mhz)) for _ in facts.ranks]
         ways = SIGKILL_MEANS[offers[0].way.kind] if not _requests_nothing(options) else "clocks are not changed"
         self._say(f"{facts.world_size} {emulated}GPUs: {ways}")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megatron_energy.errors import UserError
 from megatron_energy.observe.baseline import against_interpolated
@@ -18,9 +19,14 @@ from megatron_energy.observe.run_directory import RunLock, plan_of, set_aside
 from megatron_energy.observe.tensorboard import TensorBoardLog, Writer
 from megatron_energy.records.summary import IterationSummary
 from megatron_energy.session.drawing import Drawing
+from megatron_energy.session.drawn_aside import DrawnAside
 from megatron_energy.session.facts import JobFacts
 from megatron_energy.session.findings import Findings, IterationData
 from megatron_energy.session.options import UNPLANNED, EnergyOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 TOO_SMALL = "The emulated GPUs run the model in training, which is too small to measure: name a larger one with --energy-emulated-model."
 TOO_FEW = "Train more iterations."
@@ -36,6 +42,7 @@ class Reporter:
         title: of the time line.
         say: prints one line for the user.
         counter_step_s: time between two steps of the GPUs' energy counter.
+        aside: the time line is drawn while training goes on, not before :meth:`write` returns.
 
     Raises:
         UserError: RUN_DIR is in use by another run, or what an earlier one left in it cannot be set aside.
@@ -49,6 +56,7 @@ class Reporter:
         title: str,
         say: Callable[[str], None],
         counter_step_s: float = COUNTER_STEP_S,
+        aside: bool = False,
     ) -> None:
         self.options = options
         self.findings = findings
@@ -63,6 +71,7 @@ class Reporter:
         self._pending = Totals()  # for TensorBoard, while there is no writer
         self._last_step = 0
         self._drawing = Drawing(facts, title, counter_step_s)
+        self._aside = DrawnAside(say) if aside else None
         self._drawn: IterationData | None = None
         self._iterations_drawn = 0  # behind the heading of the last picture
         self._text_pending = False
@@ -142,6 +151,7 @@ class Reporter:
             self._log.text("plan", plan_markdown(self.plan_facts(), self.planned_gpus(), emulated=self.emulated), step)
         if not self._iterations_drawn:
             self._draw()
+        self._show_drawn()
 
     @property
     def emulated(self) -> bool:
@@ -185,6 +195,9 @@ class Reporter:
     def finish(self) -> Report | None:
         """Write what is left and the end-of-run summary, and let RUN_DIR go; None where nothing ran."""
         self._draw()
+        if self._aside is not None:
+            self._aside.finish()
+            self._show_drawn()
         self._writing(self._journal.close)
         report = None
         if self._phases.iterations:
@@ -222,12 +235,21 @@ class Reporter:
         if iterations <= self._iterations_drawn:
             return
         self._iterations_drawn = iterations
-        before, planned = self.findings.baseline[-1], self._drawn
-        figure = self._drawing.figure(before, planned, windows)
-        if self._writing(lambda: self._drawing.save(figure, self.directory, before, planned)):
-            self._timeline_written = True
+        picture = self._drawing.picture(self.directory, self.findings.baseline[-1], self._drawn, windows)
+        if self._aside is None:
+            self._writing(lambda: self._show(picture.draw()))
+        elif not self._unwritable:
+            self._aside.begin(picture)
+
+    def _show_drawn(self) -> None:
+        """What was drawn aside since the last time."""
+        for image in self._aside.drawn() if self._aside is not None else []:
+            self._show(image)
+
+    def _show(self, image: "npt.NDArray[np.uint8]") -> None:
+        self._timeline_written = True
         if self._log is not None:
-            self._log.figure("timeline", figure, self._last_step)
+            self._log.image("timeline", image, self._last_step)
 
 
 def show(report: Report | None) -> None:

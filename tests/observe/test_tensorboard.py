@@ -34,8 +34,8 @@ class MemoryWriter:
     def add_text(self, tag: str, text_string: str, global_step: int) -> None:
         self.texts[tag] = text_string
 
-    def add_figure(self, tag: str, figure: Any, global_step: int) -> None:
-        self.texts[tag] = f"figure at {global_step}"
+    def add_image(self, tag: str, img_tensor: Any, global_step: int, *, dataformats: str) -> None:
+        self.texts[tag] = f"picture at {global_step}"
 
     def add_custom_scalars(self, layout: dict[str, dict[str, Any]]) -> None:
         self.layouts.append(layout)
@@ -223,12 +223,12 @@ def test_finish_writes_one_row_into_the_same_directory() -> None:
     assert writer.flushed == 1
 
 
-def test_texts_and_figures_before_the_first_write_are_marked_too() -> None:
+def test_texts_and_pictures_before_the_first_write_are_marked_too() -> None:
     writer = MemoryWriter()
     log = TensorBoardLog(writer)
     log.add(run_summaries(0, 1)[0])
     log.text("plan", "| a |", 1)
-    log.figure("timeline", None, 1)  # type: ignore[arg-type]
+    log.image("timeline", None, 1)  # type: ignore[arg-type]
     assert list(writer.texts) == ["energy/plan (emulated)", "energy/timeline (emulated)"]
 
 
