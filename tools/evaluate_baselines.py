@@ -41,7 +41,7 @@ def _baselines(request: Request) -> Iterator[Update]:
                 if request.wants(key, policy) and (policy != "envpipe" or case.chunks == 1):
                     values[policy] = cell(problem.evaluate(solve(problem, policy, found=found).clocks))
             if request.wants(key, "operations"):
-                values["operations"] = cell(problem.evaluate(per_operation(problem, found)))
+                values["operations"] = on_page(request, keys_of(case), mode) or cell(problem.evaluate(per_operation(problem, found)))
             share_percent = share_on_page(request, key)
             if share_percent is not None:
                 values[SEGMENTS] = f"{share_percent / 100 * problem.saved_percent(found.energy_j):.2f}"
@@ -54,6 +54,12 @@ def share_on_page(request: Request, key: Key) -> float | None:
     if table is None or not table.has(key, f"K {DEFAULT_SWITCHES}"):
         return None
     return float(table.cells[key][f"K {DEFAULT_SWITCHES}"].split()[0])
+
+
+def on_page(request: Request, key: Key, mode: str) -> str | None:
+    """Saving that the page has for a clock per operation, which nobody waits for twice."""
+    table = request.other("operations")
+    return table.cells[key][mode].split()[0] if table is not None and table.has(key, mode) else None
 
 
 BASELINES = Sheet(

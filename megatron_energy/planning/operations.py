@@ -7,7 +7,8 @@ may use what the ones before it left over. Then single clocks are changed, and c
 other faster (:mod:`megatron_energy.planning.slack`), as long as that saves energy.
 
 Further plans come from searches along the iteration with many partial plans at once (:mod:`megatron_energy.planning.beam`). The best of all
-is then searched anew window by window, the rest of the iteration as it is. Searches count work, not time: equal input, equal plan.
+is then searched anew window by window, the rest of the iteration as it is: by the same search, and by branch and bound
+(:mod:`megatron_energy.planning.window_program`). Searches count work, not time: equal input, equal plan.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from megatron_energy.planning.beam import Beam
 from megatron_energy.planning.bound import Bound
 from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
 from megatron_energy.planning.slack import Exchange, exchanges, spare_s
+from megatron_energy.planning.window_program import best_in_window
 
 ROUNDING_S = 1e-9  # durations of the linear program may miss a clock's time by this much
 TRIALS = 64
@@ -35,11 +37,23 @@ WORK = 5_000_000
 MOST, FEWEST = 6000, 64
 """Partial plans of a search at a time."""
 
-CAUTIONS = (0.2, 0.3, 0.4, 0.15)
+CAUTIONS = (0.2, 0.3, 0.5, 0.15)
 """Parts of the waiting that unlike delays may cause, counted in advance: a search with each, in this order."""
 
 WINDOW = 64  # vertices
 WINDOW_CAUTION = 0.1
+
+PASSES = ((128, 4), (96, 5))
+"""Over the iteration by branch and bound: vertices of a window, each overlapping half of the one before, and clocks offered to each."""
+
+NODE_WORK = 8000
+"""What a node of branch and bound counts as, in vertices x partial plans: a pass may take as much work as a search."""
+
+FEWEST_NODES, MOST_NODES = 50, 200
+"""Of one window; the first node takes as long as dozens of others, so that fewer are not begun. Large graphs have too many windows."""
+
+NET_S = 60.0
+"""A safety net for one window, far above what it takes."""
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -60,18 +74,20 @@ def per_operation(problem: Problem, found: Bound, work: int = WORK) -> IntArray:
 
 
 def _searched(problem: Problem, found: Bound, beam: Beam, best: IntArray, work: int) -> IntArray:
-    """A plan no worse than ``best``; the search ends where the bound is close enough, or after one that gains nothing."""
+    """A plan no worse than ``best``; the search ends where the bound is close enough."""
     energy_of, enough_j = _energy_of(problem), found.energy_j + ENOUGH * abs(problem.baseline_energy_j)
     width = int(np.clip(work // max(len(best), 1), FEWEST, MOST))
     for caution in CAUTIONS:
         if energy_of(best) <= enough_j:
             return best
         other = beam.search(best, beam.chosen, width, caution)
-        other = best if other is None else _settled(problem, other, beam.chosen)
-        if energy_of(other) >= energy_of(best):
-            break
-        best = other
-    return best if energy_of(best) <= enough_j else _refined(problem, beam, best, max(1, width // 2))
+        if other is not None:
+            best = min(best, _settled(problem, other, beam.chosen), key=energy_of)
+    if energy_of(best) > enough_j:
+        best = _refined(problem, beam, best, max(1, width // 2))
+    for size, offered in PASSES:
+        best = _programmed(problem, beam, best, enough_j, size, offered, work // NODE_WORK)
+    return best
 
 
 def _energy_of(problem: Problem) -> Callable[[IntArray], float]:
@@ -85,6 +101,24 @@ def _refined(problem: Problem, beam: Beam, clocks: IntArray, width: int) -> IntA
         free = np.zeros(len(clocks), dtype=bool)
         free[beam.order[first : first + WINDOW]] = True
         other = beam.search(clocks, free, width, WINDOW_CAUTION)
+        if other is not None and energy_of(other) < energy_of(clocks):
+            clocks = other
+    return _settled(problem, clocks, beam.chosen)
+
+
+def _programmed(problem: Problem, beam: Beam, clocks: IntArray, enough_j: float, size: int, offered: int, nodes: int) -> IntArray:
+    """The clocks of one window after the other chosen by branch and bound, until the plan is good enough."""
+    energy_of = _energy_of(problem)
+    firsts = range(0, max(1, len(clocks) - size // 2), size // 2)
+    nodes = min(nodes // len(firsts), MOST_NODES)
+    if nodes < FEWEST_NODES:
+        return clocks
+    for first in firsts:
+        if energy_of(clocks) <= enough_j:
+            return clocks
+        window = beam.order[first : first + size]
+        columns = np.where(beam.chosen[window, np.newaxis], beam.columns[window, :offered], clocks[window, np.newaxis])
+        other = best_in_window(problem, clocks, window, columns, nodes=nodes, time_limit_s=NET_S)
         if other is not None and energy_of(other) < energy_of(clocks):
             clocks = other
     return _settled(problem, clocks, beam.chosen)

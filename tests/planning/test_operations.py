@@ -90,6 +90,6 @@ def test_no_plan_where_none_is_in_time():
 def test_searching_never_costs():
     problem = small_problem(4, 1, 8, slowdown=0.01)
     least = bound(problem)
-    quick, searched = per_operation(problem, least, work=0), per_operation(problem, least)
+    quick, searched = per_operation(problem, least, work=0), per_operation(problem, least, work=100_000)
     assert problem.meets_deadline(problem.iteration_s(searched))
     assert problem.effective_j(searched) < problem.effective_j(quick)

@@ -66,7 +66,7 @@ def test_the_best_exchange_is_found(seed, chunks, p2p):
 def test_a_clock_per_operation_is_close_to_the_bound():
     problem = problem_of(profile_of([1.0, 1.2, 0.9], tuple(range(1400, 700, -15))), 12, chunks=2, p2p="overlap")
     least = bound(problem)
-    plan = problem.evaluate(per_operation(problem, least))
+    plan = problem.evaluate(per_operation(problem, least, work=200_000))
     assert problem.saved_percent(least.energy_j) - plan.saved_percent < 0.15
     assert plan.slowdown_percent <= 0
 
