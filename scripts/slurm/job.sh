@@ -45,8 +45,13 @@ case " ${ENERGY[*]} " in
     *) [ -z "${SLURM_GPU_FREQ:-}" ] || die "--gpu-freq=$SLURM_GPU_FREQ sets GPU clocks, and so would the plan: submit without it, or with ENERGY_POLICY=measure" ;;
 esac
 
-# A run that goes on after its checkpoint has its plan, or at least its profile, and need not learn again.
-if [ -f "$RUN/energy/plan.json" ]; then
+# A run that goes on after its checkpoint has its plan, or at least its profile, and need not learn again. A plan is for one number of
+# microbatches: with a batch size ramp-up the profile makes those that come.
+case " ${TRAINING[*]} " in
+    *" --rampup-batch-size "* | *" --step-batch-size-schedule "*) grows=true ;;
+    *) grows=false ;;
+esac
+if [ -f "$RUN/energy/plan.json" ] && ! { "$grows" && [ -f "$RUN/energy/profile.csv" ]; }; then
     ENERGY+=(--energy-plan "$RUN/energy/plan.json")
 elif [ -f "$RUN/energy/profile.csv" ]; then
     ENERGY+=(--energy-profile "$RUN/energy/profile.csv")

@@ -109,6 +109,19 @@ def test_a_run_that_goes_on_need_not_learn_again(tmp_path: Path, left: list[str]
     assert batch.arguments[batch.arguments.index("--load") :][:2] == ["--load", str(tmp_path / "run" / "checkpoints")]
 
 
+@pytest.mark.parametrize("growing", ["--rampup-batch-size 16 16 1000", "--step-batch-size-schedule '0:16 1000:32'"])
+def test_a_growing_batch_goes_on_from_the_profile(tmp_path: Path, growing: str) -> None:
+    """A plan is for one number of microbatches: clocks would stay at maximum once that has grown."""
+    (tmp_path / "job.sh").write_text(f". {EMULATED}\nTRAINING+=({growing})\n")
+    energy = tmp_path / "run" / "energy"
+    energy.mkdir(parents=True)
+    for name in ("profile.csv", "plan.json"):
+        (energy / name).touch()
+    batch = run_batch("requeue.sbatch", tmp_path, nodes=4, gpus=4, tasks_per_node=4, JOB=str(tmp_path / "job.sh"))
+    assert (batch.status, batch.error) == (0, "")
+    assert batch.arguments[-2:] == ["--energy-profile", str(energy / "profile.csv")]
+
+
 GPU_FREQ = "--gpu-freq=medium sets GPU clocks, and so would the plan: submit without it, or with ENERGY_POLICY=measure\n"
 
 
