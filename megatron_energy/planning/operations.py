@@ -28,8 +28,9 @@ ROUNDING_S = 1e-9  # durations of the linear program may miss a clock's time by 
 TRIALS = 64
 ROUNDS = 2000
 
-ENOUGH = 6e-4
-"""Part of the baseline's energy: a plan that is closer to the bound is not searched for a better one."""
+ENOUGH, CLOSE = 6e-4, 9e-4
+"""Parts of the baseline's energy: a plan that is closer to the bound than the first is not searched for a better one, and one closer than
+the second not by branch and bound."""
 
 WORK = 5_000_000
 """Vertices x partial plans of a search: a few seconds."""
@@ -75,7 +76,8 @@ def per_operation(problem: Problem, found: Bound, work: int = WORK) -> IntArray:
 
 def _searched(problem: Problem, found: Bound, beam: Beam, best: IntArray, work: int) -> IntArray:
     """A plan no worse than ``best``; the search ends where the bound is close enough."""
-    energy_of, enough_j = _energy_of(problem), found.energy_j + ENOUGH * abs(problem.baseline_energy_j)
+    energy_of = _energy_of(problem)
+    enough_j, close_j = (found.energy_j + part * abs(problem.baseline_energy_j) for part in (ENOUGH, CLOSE))
     width = int(np.clip(work // max(len(best), 1), FEWEST, MOST))
     for caution in CAUTIONS:
         if energy_of(best) <= enough_j:
@@ -86,7 +88,7 @@ def _searched(problem: Problem, found: Bound, beam: Beam, best: IntArray, work: 
     if energy_of(best) > enough_j:
         best = _refined(problem, beam, best, max(1, width // 2))
     for size, offered in PASSES:
-        best = _programmed(problem, beam, best, enough_j, size, offered, work // NODE_WORK)
+        best = _programmed(problem, beam, best, close_j, size, offered, work // NODE_WORK)
     return best
 
 
@@ -106,15 +108,15 @@ def _refined(problem: Problem, beam: Beam, clocks: IntArray, width: int) -> IntA
     return _settled(problem, clocks, beam.chosen)
 
 
-def _programmed(problem: Problem, beam: Beam, clocks: IntArray, enough_j: float, size: int, offered: int, nodes: int) -> IntArray:
-    """The clocks of one window after the other chosen by branch and bound, until the plan is good enough."""
+def _programmed(problem: Problem, beam: Beam, clocks: IntArray, close_j: float, size: int, offered: int, nodes: int) -> IntArray:
+    """The clocks of one window after the other chosen by branch and bound, until the plan is close to the bound."""
     energy_of = _energy_of(problem)
     firsts = range(0, max(1, len(clocks) - size // 2), size // 2)
     nodes = min(nodes // len(firsts), MOST_NODES)
     if nodes < FEWEST_NODES:
         return clocks
     for first in firsts:
-        if energy_of(clocks) <= enough_j:
+        if energy_of(clocks) <= close_j:
             return clocks
         window = beam.order[first : first + size]
         columns = np.where(beam.chosen[window, np.newaxis], beam.columns[window, :offered], clocks[window, np.newaxis])
