@@ -14,7 +14,8 @@ from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.profile import Profile
-from megatron_energy.profiles.sizes import check_sizes, uneven_maximum
+from megatron_energy.profiles.remarks import remarks
+from megatron_energy.profiles.sizes import check_sizes
 from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
 
 
@@ -77,12 +78,12 @@ def job_of(
     """
     profile = load_profile(args.profile, args.profile_scale)
     check_sizes(profile, schedule.stages, schedule.chunks)
-    uneven = uneven_maximum(profile)
-    if uneven:
-        print(f"note: {uneven}", file=sys.stderr)
+    power_w = blocking_power_of(args, profile, blocking_power_w)
+    for remark in remarks(profile, power_w):
+        print(f"note: {remark}", file=sys.stderr)
     graph = _graph(schedule, profile)
     tables = build_tables(graph, profile, schedule.chunks)
-    problem = Problem(graph, tables, blocking_power_of(args, profile, blocking_power_w), gpus_per_unit, slowdown, straggler)
+    problem = Problem(graph, tables, power_w, gpus_per_unit, slowdown, straggler)
     if not problem.baseline_energy_j > 0:
         raise UserError(f"{args.profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
     return Job(schedule, profile, problem, tuple(int(mhz) for mhz in tables.clock_mhz))

@@ -99,7 +99,10 @@ def _fitting(site: Path, path: Path, content: bytes, patches: list[Patch]) -> Ta
                 f"not {patch.sha256[:12]}... or {patch.patched_sha256[:12]}...): put the released file back; {UNNEEDED}"
             )
     known = ", ".join(patch.version for patch in patches)
-    raise UserError(f"{path}: no patch for megatron-core {version or 'of this unknown version'}, only for {known}; {UNNEEDED}")
+    raise UserError(
+        f"{path} is not as any megatron-core with a patch ({known}) was released, nor as the patch makes it: it was changed, or "
+        f"megatron-core {version or 'of this unknown version'} has none; {UNNEEDED}"
+    )
 
 
 def core_version(site: Path) -> str | None:

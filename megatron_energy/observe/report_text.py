@@ -80,7 +80,7 @@ def _forecast(report: Report) -> str:
     made = f"policy {facts.plan_policy}" if facts.plan_policy is not None else "not in force"
     bound = f"; the bound is {facts.bound_saved_percent:.2f}%" if facts.bound_saved_percent is not None else ""
     return (
-        f"Dry run, no clock was requested. The plan ({made}) expects to save {figure(facts.expected_saved_percent, '.2f', '%')} "
+        f"Dry run, no clock was requested for a plan. The plan ({made}) expects to save {figure(facts.expected_saved_percent, '.2f', '%')} "
         f"at {figure(facts.expected_slowdown_percent, '+.2f', '%')} time{_emulated(report)}{bound}."
     )
 

@@ -4,16 +4,6 @@ from megatron_energy.errors import UserError
 from megatron_energy.profiles.profile import Profile
 
 
-def uneven_maximum(profile: Profile) -> str:
-    """Says which operations lack the profile's highest clock, since the baseline then is no run at one clock; "" where none does."""
-    tops_mhz = {key: int(curve.clock_mhz[0]) for key, curve in profile.curves.items() if key[2] in ("forward", "backward")}
-    top_mhz = max(tops_mhz.values(), default=0)
-    lower = [f"{instruction} of stage {stage} ({mhz})" for (stage, _, instruction), mhz in sorted(tops_mhz.items()) if mhz < top_mhz]
-    if not lower:
-        return ""
-    return f"not every operation was measured at {top_mhz} MHz: the baseline takes {', '.join(lower)} MHz instead"
-
-
 def check_sizes(profile: Profile, stages: int, chunks: int) -> None:
     """Refuse the profile of a larger pipeline. What a smaller one lacks, :func:`~megatron_energy.profiles.tables.curve_of` names.
 

@@ -218,7 +218,7 @@ class Coordinator:
         if self.options.plan is not None:
             self.options = replace(self.options, slowdown=planned.plan.slowdown)  # what its maker allowed
         if self.options.policy == "dry-run":
-            self.say("dry run: the plan is computed and logged, no clock is requested")
+            self.say("dry run: the plan is computed and logged, no clock is requested for it")
             yield constant_clock("measure", 0)  # the sweep's last clock is given back
             yield from self._forever(Directive("measure"))
         limits = Limits(self.options.slowdown, self.options.recheck)

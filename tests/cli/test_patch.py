@@ -83,7 +83,8 @@ def test_a_changed_file_is_left_alone(shell: Shell, site: Path, action: str) -> 
 def test_an_unknown_version_is_named(shell: Shell, tmp_path: Path, version: tuple[str, str, str, str], called: str) -> None:
     site = make_site(tmp_path.resolve() / "site", b"other\n", version)
     assert shell.complaint("patch", "apply", "--site", site) == (
-        f"{site / TARGET}: no patch for megatron-core {called or 'of this unknown version'}, only for 1.2.3, 1.3.0; training needs no patch"
+        f"{site / TARGET} is not as any megatron-core with a patch (1.2.3, 1.3.0) was released, nor as the patch makes it: it was changed, "
+        f"or megatron-core {called or 'of this unknown version'} has none; training needs no patch"
     )
 
 

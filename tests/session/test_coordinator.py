@@ -114,7 +114,7 @@ def test_dry_run_plans_and_requests_nothing():
     run(coordinator, 2)
     assert coordinator.findings.planned is not None
     assert all(not d.requests for d in coordinator.directives)
-    assert said == ["dry run: the plan is computed and logged, no clock is requested"]
+    assert said == ["dry run: the plan is computed and logged, no clock is requested for it"]
 
 
 def test_a_plan_that_cannot_be_made_ends_in_maximum_clocks_with_one_line():
