@@ -60,13 +60,15 @@ class EnergyRuntime:
         self.iterations = 0
         self.logs_itself = True
         self._unended = 0
-        self._said = False
+        self._said = self._closed = False
 
     def on_schedule(self, facts: RankFacts) -> None:
         """First schedule call: the session starts. Later ones with other sizes: clocks go to maximum, with another number of microbatches
         until there is a plan for that.
         """
         before, self._facts = self._facts, facts
+        if self._closed:  # a trainer has detached us, and goes on
+            return
         if before is None:
             self._session = _session(self.options, facts, self.recorder)
         elif self._session is not None:
@@ -119,6 +121,7 @@ class EnergyRuntime:
     def close(self) -> None:
         """The run is over."""
         session, self._session = self._session, None
+        self._closed, self.requests, self.evaluation_requests = True, {}, {}
         if session is not None:
             session.close()
 

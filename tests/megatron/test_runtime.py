@@ -42,6 +42,9 @@ class Session:
     def log(self, iteration: int, writer: Any) -> None:
         self.told.append(("log", iteration, writer))
 
+    def close(self) -> None:
+        self.told.append("closed")
+
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
@@ -72,6 +75,22 @@ def test_what_a_log_interval_changes_holds_from_the_next_iteration_on(energy: ru
     session.requests = {ITERATION_BEGIN: (ClockRequest(990),)}
     energy.on_log(1, None)
     assert energy.requests == session.requests
+
+
+def test_nothing_begins_after_the_end(energy: runtime.EnergyRuntime, session: Session) -> None:
+    """A trainer may detach the scheduler and go on."""
+    energy.on_schedule(FACTS)
+    energy.on_iteration([], False)
+    assert energy.requests
+    energy.close()
+    assert (energy.requests, energy.evaluation_requests) == ({}, {})
+    energy.on_schedule(replace(FACTS, microbatches=16))
+    energy.on_iteration([], False)
+    early = runtime.EnergyRuntime(energy.options)
+    early.close()
+    early.on_schedule(FACTS)
+    early.on_iteration([], False)
+    assert session.told == [(1, False), "closed"] and early.requests == {}
 
 
 def test_changed_facts_are_named(energy: runtime.EnergyRuntime, session: Session) -> None:
