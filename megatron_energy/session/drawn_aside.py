@@ -48,6 +48,7 @@ class DrawnAside:
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = threading.Lock()
         self._given_up = False
+        self._background.submit(lambda: None)  # Python 3.12 starts no thread while it ends, and then the last picture is drawn
 
     def begin(self, picture: Picture) -> None:
         """Draw it. Nothing is waited for."""

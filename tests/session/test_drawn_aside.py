@@ -52,6 +52,16 @@ def test_it_is_the_picture_that_would_have_been_drawn_here(picture: Picture, sai
     assert said == aside.drawn() == []
 
 
+def test_a_first_picture_at_the_end_needs_no_new_thread(picture: Picture, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions close at the end of the process, when Python 3.12 starts none any more."""
+    aside = DrawnAside(said.append)
+    monkeypatch.setattr(drawn_aside, "_PROGRAM", "raise MemoryError('it was begun')")
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail("can't create new thread at interpreter shutdown"))
+    aside.begin(picture)
+    aside.finish()
+    assert said == ["no new time line: MemoryError: it was begun"]
+
+
 def test_a_process_that_fails_is_said(picture: Picture, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawn_aside, "_PROGRAM", "raise MemoryError('no room')")
     aside = DrawnAside(said.append)
