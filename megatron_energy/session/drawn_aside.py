@@ -31,7 +31,8 @@ KINDNESS = 10
 """Niceness of the process: cores are training's first."""
 
 _ROOT = Path(__file__).parents[2]
-_PROGRAM = f"import sys; sys.path.append({str(_ROOT)!r}); from {__name__} import main; main(sys.argv[1])"
+# Nothing is imported from the working directory, where users' files may have the names of modules.
+_PROGRAM = f"import sys; sys.path = [*filter(None, sys.path), {str(_ROOT)!r}]; from {__name__} import main; main(sys.argv[1])"
 
 
 class DrawnAside:

@@ -62,6 +62,17 @@ def test_a_first_picture_at_the_end_needs_no_new_thread(picture: Picture, said: 
     assert said == ["no new time line: MemoryError: it was begun"]
 
 
+def test_files_in_the_working_directory_are_no_modules(
+    picture: Picture, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dataclasses.py").write_text("raise ImportError('a file of the user')\n")
+    monkeypatch.chdir(tmp_path)
+    aside = DrawnAside(said.append)
+    aside.begin(picture)
+    aside.finish()
+    assert said == [] and len(aside.drawn()) == 1
+
+
 def test_a_process_that_fails_is_said(picture: Picture, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawn_aside, "_PROGRAM", "raise MemoryError('no room')")
     aside = DrawnAside(said.append)
