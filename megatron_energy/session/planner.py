@@ -21,6 +21,7 @@ from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.curves import interpolate_profile
 from megatron_energy.profiles.files import load_profile
 from megatron_energy.profiles.profile import Profile
+from megatron_energy.profiles.remarks import uneven_clocks
 from megatron_energy.profiles.sizes import check_sizes
 from megatron_energy.profiles.tables import build_tables, has_instruction, transfer_time_s
 from megatron_energy.records.steps import Compute, Post, Program, Wait
@@ -217,13 +218,18 @@ class Planner:
             limit_energy_j=solution.limit_energy_j,
             solve_s=time.perf_counter() - begin_s,
         )
-        remarks = [_expectation(plan, self.emulated), *self._remarks, *self._shortcomings(problem.graph, profile, solution)]
+        remarks = [
+            _expectation(plan, self.emulated),
+            *self._remarks,
+            *self._shortcomings(problem.graph, profile, solution),
+            uneven_clocks(profile),
+        ]
         self.say(f"plan made in {plan.solve_s:.1f} s: {'; '.join(remarks)}")
         return PlannedRun(plan, self.facts.stage_of_rank)
 
     def _shortcomings(self, graph: Graph, profile: Profile, solution: Solution) -> list[str]:
         """What the plan would be better with."""
-        found = []
+        found = [line] if (line := uneven_clocks(profile)) else []
         if profile.blocking_power_w is None and len(graph.units) > 1:
             found.append(f"blocking power {self._blocking_power_w(graph, profile):g} W of the catalog, as the profile has none")
         if not solution.complete:
