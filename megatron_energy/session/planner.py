@@ -218,12 +218,7 @@ class Planner:
             limit_energy_j=solution.limit_energy_j,
             solve_s=time.perf_counter() - begin_s,
         )
-        remarks = [
-            _expectation(plan, self.emulated),
-            *self._remarks,
-            *self._shortcomings(problem.graph, profile, solution),
-            uneven_clocks(profile),
-        ]
+        remarks = [_expectation(plan, self.emulated), *self._remarks, *self._shortcomings(problem.graph, profile, solution)]
         self.say(f"plan made in {plan.solve_s:.1f} s: {'; '.join(remarks)}")
         return PlannedRun(plan, self.facts.stage_of_rank)
 
