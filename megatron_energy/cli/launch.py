@@ -103,20 +103,32 @@ def run_script(launch: Launch) -> None:
         from megatron_energy.megatron import training
 
         training.show_flags(launch.options, launch.arguments)
-    ended: Callable[[], None] | None = None
-    if launch.options.active:
-        from megatron_energy.megatron import runtime
-
-        ended = runtime.start(launch.options).script_ended
+    ended = _started(launch)
     sys.argv = [str(launch.script), *launch.arguments]
     try:
         runpy.run_path(str(launch.script), run_name="__main__")
     except SystemExit as stop:
-        if ended is not None and not stop.code:
-            ended()
+        ended(not stop.code)
         raise
-    if ended is not None:
-        ended()
+    ended(True)
+
+
+def _started(launch: Launch) -> Callable[[bool], None]:
+    """Start the scheduler if it was asked for; returns what to call at the script's end, with whether that came without an error."""
+    if not launch.options.active:
+        return lambda well: None
+    from megatron_energy.megatron import runtime
+
+    energy = runtime.start(launch.options)
+
+    def ended(well: bool) -> None:
+        if well:
+            energy.script_ended()
+        if launch.nproc is None:  # forked ranks leave the interpreter in another way
+            # Not at the interpreter's shutdown: Python 3.12 starts no thread there, and TensorBoard's writers are threads.
+            energy.at_exit()
+
+    return ended
 
 
 def prepare(argv: Sequence[str]) -> Launch:

@@ -48,6 +48,7 @@ class EnergyRuntime:
     Attributes:
         iterations: number of the last training iteration that has ended.
         logs_itself: every so many iterations, where no loop of megatron.training and no trainer calls :meth:`on_log`.
+        at_exit: what the end of the process does; whoever knows earlier that it ends calls it then.
     """
 
     def __init__(self, options: EnergyOptions) -> None:
@@ -61,6 +62,7 @@ class EnergyRuntime:
         self.logs_itself = True
         self._unended = 0
         self._said = self._closed = False
+        self.at_exit: Callable[[], None] = self.close
 
     def on_schedule(self, facts: RankFacts) -> None:
         """First schedule call: the session starts. Later ones with other sizes: clocks go to maximum, with another number of microbatches
@@ -252,7 +254,8 @@ def start(options: EnergyOptions) -> EnergyRuntime:
     runtime.recorder = attach.install(options, runtime)
     stopping = Stopping()
     stopping.install()
-    atexit.register(_close_in(os.getpid(), runtime.close, stopping))
+    runtime.at_exit = _close_in(os.getpid(), runtime.close, stopping)
+    atexit.register(runtime.at_exit)
     return runtime
 
 

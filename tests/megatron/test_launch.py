@@ -3,14 +3,17 @@
 import contextlib
 import errno
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from megatron_energy.cli import launch as launcher
 from megatron_energy.errors import UserError
+from megatron_energy.megatron import runtime
 from megatron_energy.megatron.folders import require_writable
 from megatron_energy.megatron.preload import imported_modules
 from megatron_energy.megatron.stopping import Stopping
@@ -178,6 +181,31 @@ def test_a_script_without_megatrons_schedules_is_told_that_nothing_was_measured(
     done = launch("--cpu", script, "--energy-device", "emulated", "--energy-dir", tmp_path / "energy")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "done\nmegatron-energy: no training schedule of Megatron was called: nothing was measured\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "nproc", "told"),
+    [
+        ("", [], ["script", "ended", "closed"]),
+        ("raise SystemExit(0)", [], ["script", "ended", "closed"]),
+        ("raise SystemExit(143)", [], ["script", "closed"]),
+        ("", ["--nproc", "2"], ["script", "ended"]),
+    ],
+)
+def test_the_session_closes_before_the_interpreter_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, nproc: list[str], told: list[str]
+) -> None:
+    """Python 3.12 starts no thread at its shutdown, and TensorBoard's writer for the report's row needs one."""
+    found: list[str] = []
+    energy = SimpleNamespace(script_ended=lambda: found.append("ended"), at_exit=lambda: found.append("closed"))
+    monkeypatch.setattr(runtime, "start", lambda options: energy)
+    monkeypatch.setattr(sys, "found", found, raising=False)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\nsys.found.append('script')\n{end}\n")
+    with contextlib.suppress(SystemExit):
+        launcher.run_script(launcher.parse([*nproc, str(script), "--energy-policy", "measure"]))
+    assert found == told
 
 
 def test_in_process_the_script_runs_as_python_would_run_it(script: Path) -> None:
