@@ -1,10 +1,11 @@
 """The exchange between ranks over torch.distributed."""
 
-import pickle
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from megatron_energy.session.exchange import all_packed, intact, packed, unpacked
 
 
 class TorchExchange:
@@ -21,7 +22,7 @@ class TorchExchange:
 
     def gather(self, item: Any) -> list[Any] | None:
         """Everyone's item, by rank, on the home rank; None elsewhere."""
-        payload = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
+        payload = torch.frombuffer(bytearray(packed(item)), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
         dist.all_gather(lengths, torch.tensor([payload.numel()]), group=self._group)
         longest = int(max(length.item() for length in lengths))
@@ -32,16 +33,16 @@ class TorchExchange:
         dist.gather(padded, parts, dst=self.home, group=self._group)
         if parts is None:
             return None
-        return [pickle.loads(part[: int(n.item())].numpy().tobytes()) for part, n in zip(parts, lengths, strict=True)]
+        return [unpacked(part[: int(n.item())].numpy().tobytes()) for part, n in zip(parts, lengths, strict=True)]
 
     def scatter(self, items: list[Any] | None) -> Any:
         """Rank r gets ``items[r]`` of the home rank."""
         received: list[Any] = [None]
-        dist.scatter_object_list(received, items, src=self.home, group=self._group)
-        return received[0]
+        dist.scatter_object_list(received, None if items is None else all_packed(items), src=self.home, group=self._group)
+        return intact(unpacked(received[0]))
 
     def broadcast(self, item: Any) -> Any:
         """Every rank gets the home rank's item."""
-        box = [item if self.rank == self.home else None]
+        box = [packed(item) if self.rank == self.home else b""]
         dist.broadcast_object_list(box, src=self.home, group=self._group)
-        return box[0]
+        return intact(unpacked(box[0]))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 Task = Callable[[], object]
@@ -42,7 +43,8 @@ class Background:
             try:
                 task()
             except Exception as error:  # noqa: BLE001 -- a defect of ours must not end the thread, nor the training
-                self._failed(error)
+                with suppress(Exception):  # such as a standard output that nobody reads any more
+                    self._failed(error)
             with self._changed:
                 self._left -= 1
                 self._changed.notify_all()

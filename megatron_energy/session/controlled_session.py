@@ -7,6 +7,7 @@ its own controller. At a log interval the home rank hears what all ranks did and
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from megatron_energy.gpus.controller import ClockController
@@ -17,7 +18,7 @@ from megatron_energy.session.actuation import Hold
 from megatron_energy.session.conductor import Batch, Conductor, Handed
 from megatron_energy.session.defects import Fence, Step, end_all, no_exchange, noted
 from megatron_energy.session.directive import Directive, TransitionPoint, evaluation_requests
-from megatron_energy.session.exchange import Exchange
+from megatron_energy.session.exchange import Exchange, intact
 from megatron_energy.session.fallback import LOWERED, Fallback
 from megatron_energy.session.instruments import Ended, Instruments
 from megatron_energy.session.rank_records import iteration_begin_s, thinned
@@ -125,7 +126,7 @@ class ControlledSession:
     def mark(self, point: TransitionPoint) -> None:
         """A point of Megatron's schedule is being enqueued."""
         if self._fallback.look():
-            self._to_maximum()
+            self.controller.to_maximum()
         self._instruments.mark(point)
 
     def request(self, request: ClockRequest) -> None:
@@ -137,28 +138,25 @@ class ControlledSession:
         """The running iteration cannot be recorded faithfully."""
         if self._broken is None:
             self._broken = reason
-            self._to_maximum()
+            self.controller.to_maximum()
 
     def stale(self, reason: str) -> None:
         """What runs from now on is not what the plan was made for. All ranks see it in the same iteration."""
         if self._stale is None:
             self._stale = reason
-            self._to_maximum()
+            self.controller.to_maximum()
 
     def resized(self, microbatches: int) -> None:
         """Iterations have another number of microbatches from now on; at a log interval a timetable for these is asked for."""
         self._microbatches = microbatches
         self._fallback.resized()
-        self._to_maximum()
+        self.controller.to_maximum()
 
     def stop(self, reason: str) -> None:
         """This rank's clocks cannot be controlled any more, so it runs at maximum clocks alone. From any thread."""
         if self._stopped is None:
             self._stopped = reason
-            self._to_maximum()
-
-    def _to_maximum(self) -> None:
-        self.controller.to_maximum()
+            self.controller.to_maximum()
 
     def iteration(self, number: int, program: Program, evaluation: bool) -> None:
         """The host is done with an iteration. Nothing is waited for."""
@@ -200,7 +198,7 @@ class ControlledSession:
         if before.ended.evaluation or not before.trusted:
             self._fallback.interrupt()
         elif self._fallback.observe(before.ended.number, before.directive, timed.end_s - begin_s):
-            self._to_maximum()
+            self.controller.to_maximum()
 
     def log(self, iteration: int, writer: object) -> None:
         """Megatron's log interval: hand in what was recorded, and hear what comes next."""
@@ -235,7 +233,7 @@ class ControlledSession:
         """What comes next. A defect of ours ends the plan and the records, not the training: the other ranks wait for an answer."""
 
         def conduct() -> list[list[Entry]] | None:
-            replies = conductor.take(gathered, self._iteration + 1)
+            replies = conductor.take([intact(batch) for batch in gathered], self._iteration + 1)
             conductor.write(iteration, writer)
             return replies
 
@@ -249,19 +247,21 @@ class ControlledSession:
 
     def _batch(self) -> Batch:
         """What has happened since the last one. A defect of ours is told, and not raised while the others wait."""
-        ready = self._pending[: len(self._pending) - self._kept_back]
-        self._pending = self._pending[len(ready) :]
-        entries: list[Handed] = []
-        other_writer = ""
         try:
-            records = self._instruments.records([pending.ended for pending in ready])
-            entries = [self._entry(pending, record) for pending, record in zip(ready, records, strict=True)]
-            other_writer = self._other_writer() or self._instruments.other_writer()
+            entries, other_writer = self._recorded()
         except Exception as error:  # noqa: BLE001 -- see above
-            self.broken(noted(error))
-            entries = []
+            entries, other_writer = [], ""
+            with suppress(Exception):
+                self.broken(noted(error))
         reasons = (self._once(self._broken), self._once(self._stale), self._once(self._stopped))
         return Batch(entries, *reasons, self._microbatches, other_writer, self._fallback.reason, self._fallback.dropped)
+
+    def _recorded(self) -> tuple[list[Handed], str]:
+        """The iterations that are ready, and who else has set something of this GPU."""
+        ready = self._pending[: len(self._pending) - self._kept_back]
+        self._pending = self._pending[len(ready) :]
+        records = zip(ready, self._instruments.records([pending.ended for pending in ready]), strict=True)
+        return [self._entry(pending, record) for pending, record in records], self._other_writer() or self._instruments.other_writer()
 
     def _once(self, reason: str | None) -> str | None:
         """The reason where it was not told before."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from megatron_energy.session.coordinator import Coordinator
 from megatron_energy.session.defects import Fence, Step, end_all, no_exchange, noted
 from megatron_energy.session.directive import Directive, TransitionPoint, constant_clock, evaluation_requests
 from megatron_energy.session.emulated import Advance, EmulatedDevice, create_node, gpus_per_node, on_emulated_nodes, settler
-from megatron_energy.session.exchange import Exchange
+from megatron_energy.session.exchange import Exchange, intact
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.findings import IterationData
 from megatron_energy.session.options import EnergyOptions
@@ -231,9 +232,10 @@ class EmulatedSession:
     def _settled(home: Home, gathered: Sequence[Recorded], number: int, evaluation: bool) -> IterationData | None:
         """Settle and decide; a defect of ours ends the plan, not the training: the other ranks wait for an answer."""
         try:
-            return home.settle(gathered, number, evaluation)
+            return home.settle([intact(recorded) for recorded in gathered], number, evaluation)
         except Exception as error:  # noqa: BLE001 -- the one place where anything of ours can fail while all ranks wait
-            home.failed(error)
+            with suppress(Exception):  # such as a standard output that nobody reads any more
+                home.failed(error)
             return None
 
     def _report(self, home: Home, number: int, before: Directive, data: IterationData, energies_j: list[float], standing: Standing) -> None:

@@ -21,7 +21,7 @@ from megatron_energy.records.steps import Program
 from megatron_energy.records.summary import Phase
 from megatron_energy.session.defects import Fence, Step, end_all, no_exchange, noted
 from megatron_energy.session.directive import TransitionPoint
-from megatron_energy.session.exchange import Exchange
+from megatron_energy.session.exchange import Exchange, intact
 from megatron_energy.session.facts import JobFacts, RankFacts
 from megatron_energy.session.findings import Findings, IterationData
 from megatron_energy.session.options import EnergyOptions
@@ -154,11 +154,12 @@ class MeasuredSession:
             self._records.run(lambda: self._write(reporter, gathered, iteration, writer))
 
     def _write(self, reporter: Reporter, gathered: Sequence[list[Reading] | str], iteration: int, writer: Any) -> None:
-        lost = next((f"rank {rank}: {handed}" for rank, handed in enumerate(gathered) if isinstance(handed, str)), None)
+        whole: list[list[Reading] | str] = [intact(handed) for handed in gathered]
+        lost = next((f"rank {rank}: {handed}" for rank, handed in enumerate(whole) if isinstance(handed, str)), None)
         if lost is not None:
             self._records.end(lost)
             return
-        self._report(reporter, [handed for handed in gathered if not isinstance(handed, str)])
+        self._report(reporter, [handed for handed in whole if not isinstance(handed, str)])
         reporter.write(iteration, writer)
 
     def _report(self, reporter: Reporter, gathered: Sequence[list[Reading]]) -> None:

@@ -13,6 +13,7 @@ from megatron_energy.observe.journal import Journal
 from megatron_energy.pipeline.programs import program
 from megatron_energy.session import measured_session
 from megatron_energy.session.emulated_session import EmulatedSession
+from megatron_energy.session.exchange import Lost
 from megatron_energy.session.measured_session import MeasuredSession
 from megatron_energy.session.options import EnergyOptions
 from tests.session.facts import job
@@ -173,6 +174,27 @@ def test_a_gpu_that_fails_in_an_emulated_run_keeps_no_rank_waiting(
     iterate(emulated, range(2, 4))
     assert meeting.exchanges - before == 2 * 3
     assert said[0].startswith("maximum clocks from here on: rank 0: an error in megatron-energy (KeyError: 'units')")
+
+
+def test_an_error_while_an_error_is_told_keeps_no_rank_waiting_either(
+    emulated: EmulatedSession, meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert emulated._home is not None
+    monkeypatch.setattr(emulated._home, "settle", fails)
+    monkeypatch.setattr(emulated._home.coordinator, "say", fails)
+    before = meeting.exchanges
+    iterate(emulated, range(1, 4))
+    assert meeting.exchanges - before == 3 * 3 and not emulated._talking.failed
+
+
+def test_a_batch_that_was_lost_ends_the_records_of_a_measured_run(
+    measured: MeasuredSession, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del said[:]
+    monkeypatch.setattr(measured._exchange, "gather", lambda _item: [Lost("what a rank hands over cannot be pickled")])
+    for number in (1, 2):
+        measured.log(number, None)
+    assert len(said) == 1 and "ExchangeError: what a rank hands over cannot be pickled" in said[0]
 
 
 def test_the_end_of_a_session_does_all_that_it_can(
