@@ -20,7 +20,7 @@ from evaluate_baselines import BASELINES, ENVPIPE, ENVPIPE_WARMUP, FRONTIER_FILE
 from evaluate_bounds import BOUNDS, IDEAL_IN_MODES, OPERATIONS
 from evaluate_others import GROUPS, OPTIMUM
 from evaluate_scale import FRONTIER, LOWTIME, SPEED
-from evaluate_switches import LIMITS, SEGMENTS, STRAGGLERS
+from evaluate_switches import HIGH_EFFORT, LIMITS, SEGMENTS, STRAGGLERS
 from evaluation import Request, Sheet, Update
 from evaluation_page import Table, replace_section, section
 from measured_table import MEASURED
@@ -34,6 +34,7 @@ SHEETS: Mapping[str, Sheet] = {
     "operations": OPERATIONS,
     "segments": SEGMENTS,
     "limits": LIMITS,
+    "high": HIGH_EFFORT,
     "straggler": STRAGGLERS,
     "frontier-files": FRONTIER_FILES,
     "baselines": BASELINES,
