@@ -22,6 +22,7 @@ POLL_S = 0.002  # while a step is waited for
 POWER_POLL_S = 0.1  # the power sensor of A100 and H100 is renewed every 100 ms
 LEARNING_STEPS = 4  # steps seen before the period is trusted
 ASLEEP = 0.9  # share of the period that is slept through
+ABOUT = 1.05  # steps kept may be so much further apart than asked for: five periods of 20.3 ms are 100 ms
 FAILED_POLL_S = 1.0  # until a GPU that did not answer is asked again
 KEPT = 100_000  # samples at most: hours of them
 
@@ -86,7 +87,7 @@ class GpuSampler:
             self._thread.join(FAILED_POLL_S)
 
     def rest(self, spacing_s: float) -> None:
-        """From now on sleep through steps as long as those kept are no further apart than this, in s; 0: keep every step.
+        """From now on sleep through steps as long as those kept are about this far apart, in s, or less; 0: keep every step.
 
         Energies between two times remain exact to within a step that is kept, and those of consecutive stretches still add up to the
         counter's. Does nothing where power is integrated.
@@ -136,9 +137,10 @@ class GpuSampler:
         """After a step: how long to sleep until just before the next one that is wanted."""
         if self.period_s is None:
             return POLL_S
-        skipped = max(int(self._spacing_s / self.period_s) - 1, 0)
+        skipped = max(int(ABOUT * self._spacing_s / self.period_s) - 1, 0)
         self._slept_through = skipped > 0
-        return (skipped + ASLEEP) * self.period_s
+        early_s = POLL_S if skipped else 0.0  # the last one was seen so late at most
+        return (skipped + ASLEEP) * self.period_s - early_s
 
     def _poll_power(self) -> float:
         power_w, now_s = self._gpu.power_w(), self._clock()
