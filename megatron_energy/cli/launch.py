@@ -110,6 +110,9 @@ def run_script(launch: Launch) -> None:
     except SystemExit as stop:
         ended(not stop.code)
         raise
+    except BaseException:  # an exception of the script, Ctrl-C: Python prints it
+        ended(False)
+        raise
     ended(True)
 
 

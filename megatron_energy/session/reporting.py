@@ -18,6 +18,7 @@ from megatron_energy.observe.resolution import COUNTER_STEP_S
 from megatron_energy.observe.run_directory import RunLock, plan_of, set_aside
 from megatron_energy.observe.tensorboard import TensorBoardLog, Writer
 from megatron_energy.records.summary import IterationSummary
+from megatron_energy.session.defects import end_all
 from megatron_energy.session.drawing import Drawing
 from megatron_energy.session.drawn_aside import DrawnAside
 from megatron_energy.session.facts import JobFacts
@@ -202,8 +203,9 @@ class Reporter:
         report = None
         if self._phases.iterations:
             report = build_report(self._windows(), self.plan_facts())
-            self._writing(lambda: report.save(self.directory / "summary.json"))
-            self._finish_tensorboard(report)
+            summary = report
+            self._writing(lambda: summary.save(self.directory / "summary.json"))
+            end_all([("not all is in TensorBoard", lambda: self._finish_tensorboard(summary))], self.say, self.directory)
         self._lock.release()
         return report
 

@@ -189,6 +189,8 @@ def test_a_script_without_megatrons_schedules_is_told_that_nothing_was_measured(
         ("", [], ["script", "ended", "closed"]),
         ("raise SystemExit(0)", [], ["script", "ended", "closed"]),
         ("raise SystemExit(143)", [], ["script", "closed"]),
+        ("raise KeyboardInterrupt", [], ["script", "closed"]),
+        ("1 / 0", [], ["script", "closed"]),
         ("", ["--nproc", "2"], ["script", "ended"]),
     ],
 )
@@ -203,7 +205,7 @@ def test_the_session_closes_before_the_interpreter_does(
     monkeypatch.setattr(sys, "argv", sys.argv)
     script = tmp_path / "script.py"
     script.write_text(f"import sys\nsys.found.append('script')\n{end}\n")
-    with contextlib.suppress(SystemExit):
+    with contextlib.suppress(SystemExit, KeyboardInterrupt, ZeroDivisionError):
         launcher.run_script(launcher.parse([*nproc, str(script), "--energy-policy", "measure"]))
     assert found == told
 

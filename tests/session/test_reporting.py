@@ -2,6 +2,7 @@
 
 import gc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,3 +101,18 @@ def test_a_model_that_is_too_small_to_measure_is_told_with_what_to_do(tmp_path: 
     reporter = Reporter(options, job(), Findings(), "title", print)
     assert "--energy-emulated-model" in reporter.plan_facts().too_short
     reporter.finish()
+
+
+def test_a_tensorboard_that_fails_at_the_end_costs_neither_report_nor_lock(tmp_path: Path) -> None:
+    said: list[str] = []
+    reporter = reporter_in(tmp_path, said)
+    reporter.add(summary(1), data(1))
+    reporter._log = SimpleNamespace(finish=_refuse)
+    report = reporter.finish()
+    assert report is not None and (tmp_path / "summary.json").exists()
+    assert said[-1].startswith("not all is in TensorBoard: an error in megatron-energy (RuntimeError: can't start new thread; ")
+    reporter_in(tmp_path, []).finish()  # RUN_DIR is free
+
+
+def _refuse(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
