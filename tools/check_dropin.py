@@ -177,6 +177,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     starts = options.starts.split(",")
     if not set(starts) <= set(STARTS):
         parser.error(f"--starts {options.starts}: give some of {','.join(STARTS)}")
+    if options.out is not None and options.out.exists():
+        parser.error(f"--out {options.out}: there is one already: name a folder that does not exist yet")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "runs" if options.out is None else options.out.resolve()
         folder.mkdir(parents=True)
