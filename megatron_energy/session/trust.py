@@ -63,6 +63,11 @@ def check_baseline(made: str, expected: Baseline, measured: Baseline) -> str:
     Raises:
         LearningError: too much for a plan.
     """
+    if math.isnan(measured.energy_j):
+        raise LearningError(
+            f"{made} cannot be compared with the run, as the baseline's energy was not measured: it is shorter than the steps of an "
+            "energy counter (give more --energy-baseline-iterations), or a counter did not answer"
+        )
     time_percent, energy_percent = _excess(measured.time_s, expected.time_s), _excess(measured.energy_j, expected.energy_j)
     unexplained = f"unexplained of the measured baseline: {time_percent:+.2f}% of its time, {energy_percent:+.2f}% of its energy"
     if not (abs(time_percent) <= TIME_PERCENT and abs(energy_percent) <= ENERGY_PERCENT):

@@ -97,8 +97,9 @@ class Jobs:
             "MEGATRON_ENERGY_CLOCKD": str(self.host.socket if clockd else folder / "no.sock"),
         }
         emulated = {key: value for key, value in self.host.environment.items() if key.startswith("MEGATRON_ENERGY_EMULATED")}
-        energy = ["--energy-device", "nvml", "--energy-policy", "uniform", "--energy-slowdown", "50", "--energy-baseline-iterations", "1"]
-        energy += ["--energy-recheck", "0"]
+        energy = ["--energy-device", "nvml", "--energy-policy", "uniform", "--energy-slowdown", "50"]
+        # Iterations of 20 ms: one alone may end before a counter has stepped.
+        energy += ["--energy-baseline-iterations", "10", "--energy-recheck", "0"]
         energy += ["--energy-plan", str(self._plan), "--energy-dir", str(folder / "energy")]
         training = [str(SCRIPT), "--cases", str(self.host.folder / "cases.json"), "--out", str(folder)]
         request = {

@@ -51,7 +51,12 @@ def test_the_transfer_time_is_found_where_waits_show_only_part_of_it():
 EXPECTED = Baseline(10.0, 4000.0)
 
 
-@pytest.mark.parametrize(("time_s", "energy_j"), [(10.2, 4000.0), (9.8, 4000.0), (10.0, 4100.0), (10.0, float("nan"))])
+def test_a_baseline_without_energies_is_refused_for_what_it_lacks() -> None:
+    with pytest.raises(LearningError, match=r"the baseline.s energy was not measured: .*give more --energy-baseline-iterations"):
+        check_baseline("the profile p.csv", Baseline(10.0, 4000.0), Baseline(10.0, float("nan")))
+
+
+@pytest.mark.parametrize(("time_s", "energy_j"), [(10.2, 4000.0), (9.8, 4000.0), (10.0, 4100.0)])
 def test_a_baseline_that_is_not_explained_is_refused(time_s, energy_j):
     with pytest.raises(LearningError, match=r"^the profile p.csv does not explain the run \(unexplained"):
         check_baseline("the profile p.csv", EXPECTED, Baseline(time_s, energy_j))
