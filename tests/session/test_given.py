@@ -120,7 +120,7 @@ def test_a_counter_that_did_not_answer_is_no_baseline(made):
         record.energy_j = float("nan")
     done.coordinator.advance(IterationData(data, done.programs))
     assert done.coordinator.directives[0].phase == "maximum"
-    assert "nan% of its energy" in done.said[0]
+    assert "the baseline's energy was not measured" in done.said[0]
 
 
 # What else the plan is made of
