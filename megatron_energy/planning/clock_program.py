@@ -24,10 +24,6 @@ WIDTH, NARROW = 2, 1
 LARGE = 800  # vertices
 
 
-WALL = 10.0
-"""Seconds that may pass for a CPU second of the search: HiGHS' own limit counts the former, and training may leave the thread few."""
-
-
 def best_clocks(space: Space, state: IntArray, nodes: int, time_limit_s: float) -> tuple[IntArray, bool]:
     """Choose the clocks of all segments of a plan anew.
 
@@ -55,7 +51,7 @@ def best_clocks(space: Space, state: IntArray, nodes: int, time_limit_s: float) 
     upper[tied.first_share : tied.first_share + allowed.size] = allowed.ravel()
     start = np.concatenate([tied.point(problem, ties, columns), _raises(space, ties, columns)])
     integral = tied.first_share + np.flatnonzero(allowed.ravel())
-    found, in_time = solve_integer(replace(program, upper=upper), units, integral, start, nodes=nodes, time_limit_s=WALL * time_limit_s)
+    found, in_time = solve_integer(replace(program, upper=upper), units, integral, start, nodes=nodes, time_limit_s=time_limit_s)
     kept = sped_up(problem, ties, tied.shares(found).argmax(axis=1))  # the solver's deadline is soft by 1e-7
     return (state if kept is None else ties.clocks(kept)), in_time
 

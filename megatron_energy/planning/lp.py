@@ -14,6 +14,9 @@ LOWER, BASIC = int(highspy.HighsBasisStatus.kLower), int(highspy.HighsBasisStatu
 
 DEVEX = 1
 
+WALL = 10.0
+"""Seconds that may pass for a CPU second of a search: HiGHS' own limit counts the former, and training may leave the thread few."""
+
 
 class SolverError(RuntimeError):
     """HiGHS did not find an optimum; the message carries its status."""
@@ -168,13 +171,13 @@ def solve_integer(
         integral: (i,) their columns.
         start: (c,) a solution.
         nodes: at most; the same number finds the same solution.
-        time_limit_s: a safety net.
+        time_limit_s: CPU seconds, a safety net; a program that meets it finds another solution on a faster machine.
 
     Returns:
         ((c,) the best solution found, ``start`` where there is no better one; False if time ran out before nodes did).
     """
     highs = _Quiet()
-    for name, value in {"threads": 1, "mip_max_nodes": nodes, "time_limit": time_limit_s, "mip_rel_gap": 1e-6}.items():
+    for name, value in {"threads": 1, "mip_max_nodes": nodes, "time_limit": WALL * time_limit_s, "mip_rel_gap": 1e-6}.items():
         highs.setOptionValue(name, value)
     model = _model(program, units)
     highs.passModel(model)

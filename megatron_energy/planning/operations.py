@@ -53,8 +53,8 @@ NODE_WORK = 8000
 FEWEST_NODES, MOST_NODES = 50, 200
 """Of one window; the first node takes as long as dozens of others, so that fewer are not begun. Large graphs have too many windows."""
 
-NET_S = 60.0
-"""A safety net for one window, far above what it takes."""
+NET_S = 6.0
+"""CPU seconds: a safety net for one window, far above what it takes."""
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -27,7 +27,7 @@ def best_in_window(
         window: (k,) vertices, with every vertex that is between two of them.
         columns: (k, c) clock columns to choose from, besides the present ones.
         nodes: of branch and bound, at most; the same number finds the same clocks.
-        time_limit_s: a safety net.
+        time_limit_s: CPU seconds, a safety net.
 
     Returns:
         (n,) clock columns that keep the deadline; None where none were found that use less.
