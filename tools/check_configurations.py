@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from evaluation_page import Table, replace_section, section
+from mistakes import told
 
-from megatron_energy.errors import UserError
 from megatron_energy.planning.plan_file import load_plan
 from tests.megatron.pretraining import MODEL, SCRIPT, write_text
 from tests.session.launched import EMULATED, SHORT, Done, launch_all
@@ -184,8 +184,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(told(main))

@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from evaluation_page import Table, replace_section, section
+from mistakes import told
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.programs import program
@@ -214,8 +215,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(told(main))

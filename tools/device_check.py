@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from device_findings import Finding, as_table
 from device_nvml import nvml_findings, sensor_findings
+from mistakes import told
 
 from megatron_energy.errors import UserError
 from megatron_energy.gpus.errors import GpuError, NoDriver
@@ -125,11 +126,7 @@ def gpu_name(findings: list[Finding]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run, with mistakes told in one line and exit status 2."""
-    try:
-        return run(argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return told(lambda: run(argv))
 
 
 if __name__ == "__main__":

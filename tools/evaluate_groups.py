@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from mistakes import told
 
 from megatron_energy.emulation.catalog import load
 from megatron_energy.emulation.costs import Sizes
@@ -155,8 +156,8 @@ def evaluate(case: Case, job: Job, max_switches: int, effort: str = "default") -
     return Row(case.name, *figures, real.problem.saved_percent(bound(real.problem).energy_j), per_gpu)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the table."""
+def run(arguments: list[str] | None = None) -> int:
+    """Print the table. Raises UserError for a mistake of the user's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=("catalog", "published"), default="catalog", help="times and energies (default: catalog)")
     parser.add_argument("--stages", type=int, default=4, help="pipeline stages of the catalog's workload (default: 4)")
@@ -164,19 +165,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--effort", choices=("default", "high"), default="default", help="of every search (high: minutes)")
     parser.add_argument("--max-switches", type=int, default=8, help="per GPU and iteration (default: 8)")
     options = parser.parse_args(arguments)
-    try:
-        print("Saved % at slowdown %. " + ("Figures are emulated." if options.workload == "catalog" else "Replayed on published profiles."))
-        print()
-        print(f"| job | {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * len(COLUMNS)}", flush=True)
-        for case in CASES:
-            published = options.workload == "published"
-            job = published_job(options.microbatches) if published else catalog_job(case, options.stages, 2, options.microbatches)
-            row = evaluate(case, job, options.max_switches, options.effort)
-            print(f"| {' | '.join([case.name, *row.cells.values()])} |", flush=True)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    print("Saved % at slowdown %. " + ("Figures are emulated." if options.workload == "catalog" else "Replayed on published profiles."))
+    print()
+    print(f"| job | {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * len(COLUMNS)}", flush=True)
+    for case in CASES:
+        published = options.workload == "published"
+        job = published_job(options.microbatches) if published else catalog_job(case, options.stages, 2, options.microbatches)
+        row = evaluate(case, job, options.max_switches, options.effort)
+        print(f"| {' | '.join([case.name, *row.cells.values()])} |", flush=True)
     return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; a mistake is told in one line, exit status 2."""
+    return told(lambda: run(arguments))
 
 
 if __name__ == "__main__":
