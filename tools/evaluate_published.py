@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from evaluate_baselines import BASELINES, ENVPIPE, ENVPIPE_WARMUP, FRONTIER_FILES
-from evaluate_bounds import BOUNDS, IDEAL_IN_MODES, OPERATIONS
+from evaluate_bounds import BOUNDS, IDEAL_IN_MODES, OPERATIONS, REAL_CLOCKS
 from evaluate_others import GROUPS, OPTIMUM
 from evaluate_scale import FRONTIER, LOWTIME, SPEED
 from evaluate_switches import HIGH_EFFORT, LIMITS, SEGMENTS, STRAGGLERS
@@ -32,6 +32,7 @@ SHEETS: Mapping[str, Sheet] = {
     "bounds": BOUNDS,
     "ideal-in-modes": IDEAL_IN_MODES,
     "operations": OPERATIONS,
+    "real-clocks": REAL_CLOCKS,
     "segments": SEGMENTS,
     "limits": LIMITS,
     "high": HIGH_EFFORT,

@@ -24,10 +24,10 @@ from megatron_energy.planning.problem import TIME_TOLERANCE, Problem
 from megatron_energy.planning.slack import latest_ends_s
 from megatron_energy.profiles.tables import Tables
 
-BLOCK = 96
+BLOCK = 128
 """Vertices of a block: larger ones prove more and take longer."""
 
-NODES = 300
+NODES = 1000
 """Of branch and bound, per block; the same number proves the same."""
 
 NET_S = 600.0
