@@ -6,7 +6,7 @@ is a lower bound on every plan (Lagrangian relaxation of the dependency edges; D
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +31,24 @@ class Limit:
     Attributes:
         energy_j: no plan with so few switches uses less (one GPU per unit).
         state: (n,) clock columns: of every unit the sequence with the largest share in the last mix. It may miss the deadline.
+        change_share: per unit (N,) the share of that mix in which the clock changes at each position.
         complete: time did not run out before the rounds did.
     """
 
     energy_j: float
     state: IntArray
+    change_share: Mapping[int, FloatArray]
     complete: bool = True
+
+
+@dataclass(frozen=True)
+class _Mix:
+    """An optimum of the master program: energy, (r,) price of every row, (columns,) unit's index and share of every column."""
+
+    energy_j: float
+    price_w: FloatArray
+    owner: IntArray
+    share: FloatArray
 
 
 class _Master:
@@ -69,8 +81,8 @@ class _Master:
             if not any(np.array_equal(sequence, other) for other in known):
                 known.append(sequence)
 
-    def solve(self) -> tuple[float, FloatArray, IntArray]:
-        """(energy of the best mix, (r,) price of every row, state of the largest shares)."""
+    def solve(self) -> _Mix:
+        """The best mix."""
         problem, units = self.space.problem, self.space.units
         n, rows = self.arriving.shape[1], len(self.gap_s)
         owner = np.array([index for index, unit in enumerate(units) for _ in self.columns[unit]])
@@ -94,7 +106,8 @@ class _Master:
                 problem.costliest_operation_j,
             ),
         )
-        return optimum.objective + self.fixed_j, np.maximum(optimum.row_dual[:rows], 0.0), self._largest(owner, optimum.x[n + 1 :])
+        price_w = np.maximum(optimum.row_dual[:rows], 0.0)
+        return _Mix(optimum.objective + self.fixed_j, price_w, owner, optimum.x[n + 1 :])
 
     def _durations(self, unit: int) -> Any:
         """(n, columns) sparse seconds of the unit's vertices in each of its columns."""
@@ -103,11 +116,18 @@ class _Master:
         times = self.space.time_s[member, columns].ravel()
         return coo_matrix((times, (np.tile(member, len(columns)), column)), shape=(self.arriving.shape[1], len(columns)))
 
-    def _largest(self, owner: IntArray, share: FloatArray) -> IntArray:
+    def largest(self, mix: _Mix) -> IntArray:
+        """(n,) clock columns: of every unit the sequence with the largest share."""
         state = self.space.baseline()
         for index, unit in enumerate(self.space.units):
-            state[self.space.members[unit]] = self.columns[unit][int(share[owner == index].argmax())]
+            state[self.space.members[unit]] = self.columns[unit][int(mix.share[mix.owner == index].argmax())]
         return state
+
+    def change_share(self, mix: _Mix) -> dict[int, FloatArray]:
+        """Per unit (N,) the share in which the clock changes at each position."""
+        columns = {unit: np.array(self.columns[unit]) for unit in self.space.units}
+        changed = {unit: column != np.roll(column, 1, axis=1) for unit, column in columns.items()}
+        return {unit: mix.share[mix.owner == index] @ changed[unit] for index, unit in enumerate(self.space.units)}
 
     def proven(self, price_w: FloatArray) -> tuple[float, IntArray]:
         """(least energy of any plan by these prices, the state that attains it); valid for any prices >= 0."""
@@ -138,17 +158,18 @@ def limit(space: Space, found: Bound, states: Sequence[IntArray], rounds: int, s
     for state in states:
         master.add(state)
     best_j, centre = -np.inf, found.row_price_w
-    price, largest, complete = centre, states[0], True
+    price_w, mix, complete = centre, None, True
     for _ in range(rounds):
-        proven_j, state = master.proven(price)
+        proven_j, state = master.proven(price_w)
         if proven_j > best_j:
-            best_j, centre = proven_j, price
+            best_j, centre = proven_j, price_w
         master.add(state)
-        mixed_j, mixed_price, largest = master.solve()
-        if space.problem.saved_percent(best_j) - space.problem.saved_percent(mixed_j) < CLOSE_PERCENT:
+        mix = master.solve()
+        if space.problem.saved_percent(best_j) - space.problem.saved_percent(mix.energy_j) < CLOSE_PERCENT:
             break
         if time.thread_time() > stop_at_s:
             complete = False
             break
-        price = 0.5 * (centre + mixed_price)  # pure master prices swing too far
-    return Limit(best_j, largest, complete)
+        price_w = 0.5 * (centre + mix.price_w)  # pure master prices swing too far
+    mix = master.solve() if mix is None else mix
+    return Limit(best_j, master.largest(mix), master.change_share(mix), complete)

@@ -2,8 +2,8 @@
 
 The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives and from a plan made of its
 prices (:mod:`megatron_energy.planning.priced_start`). Every few rounds the clocks of the best plan are chosen anew, all together
-(:mod:`megatron_energy.planning.clock_program`). Where very few switches are allowed, a plan with more of them is thinned out
-(:mod:`megatron_energy.planning.thinning`) and is one more start. With high effort, column generation
+(:mod:`megatron_energy.planning.clock_program`). Where few switches are allowed, the search goes on from a plan with more of them, thinned
+out (:mod:`megatron_energy.planning.thinning`). With high effort, column generation
 (:mod:`megatron_energy.planning.columns`) first proves how much so few switches can save, and its mix is a second start.
 """
 
@@ -33,6 +33,7 @@ class Effort:
         proof_rounds: of column generation, which proves the limit.
         proof_s: its safety net.
         nodes: of branch and bound, by which all clocks of the best plan of every few rounds are chosen anew; 0: not at all.
+        rounds_after: rounds where the descent goes on from a plan thinned out.
     """
 
     rounds: int
@@ -40,6 +41,7 @@ class Effort:
     proof_rounds: int = 0
     proof_s: float = 0.0
     nodes: int = 0
+    rounds_after: int = 3
 
     def sized(self, vertices: int) -> "Effort":
         """The same for a graph of so many vertices: fewer rounds where each takes longer."""
@@ -49,10 +51,6 @@ class Effort:
         turns = min(turns, -(-self.rounds // TURN))
         proof_rounds = round(self.proof_rounds * min(1.0, PROVEN / max(vertices, 1)))
         return replace(self, rounds=turns * TURN, nodes=self.nodes if vertices <= LARGEST else 0, proof_rounds=proof_rounds)
-
-    def halved(self) -> "Effort":
-        """Half the rounds, but one turn: the other half of the time goes into another start."""
-        return replace(self, rounds=min(self.rounds, TURN * -(-self.rounds // (2 * TURN))))
 
 
 TURN = 3
@@ -73,14 +71,17 @@ LARGE = 1500
 PROVEN = 512
 """Vertices up to which column generation does all its rounds."""
 
-FEWEST, ENOUGH, MANY = 2, 8, 12
-"""From the first number of switches on and below the second, a search also starts from a plan with the third, found in little time: there
-prices alone lead near the best plan, with few switches they do not."""
+FEWEST, ENOUGH = 2, 16
+"""From the first number of switches on and below the second, a search begins with a plan with more, found in little time: there prices
+alone lead near the best plan, with fewer they do not."""
+
+MANY, MORE = 12, 4
+"""Switches of that plan, at least, and how many more than allowed."""
 
 LARGEST = 4096
 """Vertices above which branch and bound takes too long."""
 
-EFFORTS = {"default": Effort(21, 120.0, nodes=1), "high": Effort(210, 900.0, 200, 300.0, nodes=50)}
+EFFORTS = {"default": Effort(21, 120.0, nodes=1), "high": Effort(210, 900.0, 200, 300.0, nodes=50, rounds_after=105)}
 
 
 @dataclass(frozen=True)
@@ -123,35 +124,38 @@ def few_switches(
     if not space.units or space.clocks == 1 or problem.deadline_s <= 0:  # nothing to choose
         return Search(problem.baseline_clocks, None, True)
     effort = effort.sized(len(problem.graph.vertices))
-    thin = bool(effort.nodes) and FEWEST <= max_switches < ENOUGH
-    if thin:
-        effort = effort.halved()
+    large = len(problem.graph.vertices) >= LARGE
     begin_s = time.thread_time()
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
-    if effort.rounds:
-        descent.go_on_from(priced_start(space, found), warm=len(problem.graph.vertices) >= LARGE)
-        if thin:
-            descent.offer(_from_more(problem, found, max_switches, effort, lead_s=lead_s, seed=seed))
+    if effort.nodes and FEWEST <= max_switches < ENOUGH:
+        plan = _from_more(problem, found, max_switches, effort, lead_s=lead_s, seed=seed)
+        in_time = problem.meets_deadline(problem.iteration_s(plan))
+        descent.go_on_from(plan if in_time else priced_start(space, found), warm=True)
+        effort = replace(effort, rounds=min(effort.rounds, effort.rounds_after))
+    elif effort.rounds:
+        descent.go_on_from(priced_start(space, found), warm=large)
     if not effort.proof_rounds:
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
-    _searched(descent, effort, 1, begin_s + effort.time_s)
+    first = min(effort.rounds, FIRST)
+    _searched(descent, effort, first, begin_s + effort.time_s)
     proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.thread_time() + effort.proof_s)
     descent.start_from(proof.state)
-    complete = _searched(descent, effort, effort.rounds - 1, begin_s + effort.time_s + effort.proof_s)
+    descent.warm = large
+    complete = _searched(descent, effort, effort.rounds - first, begin_s + effort.time_s + effort.proof_s)
     return Search(economise(space, descent.best.state), proof.energy_j, complete and proof.complete)
 
 
 def _from_more(problem: Problem, found: Bound, max_switches: int, effort: Effort, *, lead_s: float, seed: int) -> IntArray:
-    """A plan with :data:`MANY` switches, thinned out."""
-    stop_at_s = time.thread_time() + effort.time_s
-    space = Space(problem, MANY, lead_s)
+    """A plan with more switches, thinned out."""
+    more, stop_at_s = max(MANY, max_switches + MORE), time.thread_time() + effort.time_s
+    space = Space(problem, more, lead_s)
     descent = Descent(space, found.deadline_price_w, seed)
     descent.go_on_from(priced_start(space, found), warm=len(problem.graph.vertices) >= LARGE)
     descent.run(TURN * -(-effort.rounds // FIRST), stop_at_s)
-    return thinned(problem, descent.best.state, MANY, max_switches, found.deadline_price_w, lead_s, stop_at_s)
+    return thinned(problem, found, descent.best.state, more, max_switches, lead_s, stop_at_s)
 
 
 def _searched(descent: Descent, effort: Effort, rounds: int, stop_at_s: float) -> bool:

@@ -3,6 +3,8 @@
 With very few switches a search from the bound's prices ends far from the best plan: prices say what an operation should do, not which of
 many wishes is worth one of so few switches. A plan with more switches has answered that already, and loses little with each one. Only the
 last ones are worth so much that they are not taken away one by one, but selected all together (:mod:`megatron_energy.planning.selection`).
+Where hardly any switches are left, those are selected as well that a mix of whole sequences uses, as column generation finds it
+(:mod:`megatron_energy.planning.columns`): it knows nothing of the plan with more.
 """
 
 import time
@@ -11,18 +13,29 @@ import numpy as np
 
 from megatron_energy.pipeline.graph import IntArray
 from megatron_energy.pipeline.replay import makespans
+from megatron_energy.planning.bound import Bound
 from megatron_energy.planning.clock_program import best_clocks
+from megatron_energy.planning.columns import limit
 from megatron_energy.planning.economy import merged
 from megatron_energy.planning.polish import Polish
 from megatron_energy.planning.problem import Problem
-from megatron_energy.planning.selection import Selection, rounded
+from megatron_energy.planning.selection import Cuts, Selection, boundaries, rounded
 from megatron_energy.planning.sequences import Space, count_switches
 
 ABOVE = 2
 """Levels above the last one whose switches are selected among."""
 
 PROGRAMS, KEPT = 100, 8
-"""Linear programs per selection, and the best of them that are made plans; in large jobs fewer."""
+"""Linear programs per selection and kind of choice, and the best of them that are made plans; in large jobs fewer."""
+
+HARDLY = 4
+"""Switches up to which column generation helps."""
+
+ROUNDS = 40
+"""Of column generation; in large jobs fewer."""
+
+PLACES, LEAST_SHARE = 8, 1e-3
+"""Positions of a unit at which a mix of sequences changes clocks that are selected among: most, and the least share of the mix."""
 
 REFINED, MOST_REFINED = 1200, 3
 """Vertices of all plans together whose clocks are at last chosen anew, and plans at most; the best one in any case."""
@@ -31,15 +44,15 @@ WHOLE = 512
 """Vertices up to which all of them are solved."""
 
 
-def thinned(problem: Problem, state: IntArray, more: int, fewer: int, deadline_price_w: float, lead_s: float, stop_at_s: float) -> IntArray:
+def thinned(problem: Problem, found: Bound, state: IntArray, more: int, fewer: int, lead_s: float, stop_at_s: float) -> IntArray:
     """Take switches away, one level after the other; at each the plan is polished, and from the last levels those to keep are selected.
 
     Args:
         problem: what is planned.
+        found: its bound.
         state: (n,) clock columns in time, at most ``more`` switches per unit.
         more: levels begin below it ...
         fewer: ... and end at so many switches per unit.
-        deadline_price_w: J that a second of delay is worth, for the choice of candidates.
         lead_s: how early raises will be requested.
         stop_at_s: a safety net (time.thread_time): past it, levels only lose their switches.
 
@@ -54,11 +67,13 @@ def thinned(problem: Problem, state: IntArray, more: int, fewer: int, deadline_p
             return state
         if time.thread_time() < stop_at_s:
             space.price_raises(state)
-            state = Polish(space, deadline_price_w).polished(state)
+            state = Polish(space, found.deadline_price_w).polished(state)
         if fewer < switches <= fewer + ABOVE:
-            plans += _selected(target, state, deadline_price_w, stop_at_s)
+            plans += _selected(target, state, boundaries(target, state), found, stop_at_s)
+    if fewer <= HARDLY:
+        plans += _selected(target, state, _of_sequences(target, found, state, stop_at_s), found, stop_at_s)
     target.price_raises(state)
-    polish = Polish(target, deadline_price_w)
+    polish = Polish(target, found.deadline_price_w)
     best = sorted(_unlike([*plans, state]), key=polish.energy_j)[: int(np.clip(REFINED // max(len(state), 1), 1, MOST_REFINED))]
     return min((_refined(polish, plan, stop_at_s) for plan in best), key=polish.energy_j)
 
@@ -73,14 +88,22 @@ def _refined(polish: Polish, state: IntArray, stop_at_s: float) -> IntArray:
     return polish.polished(best_clocks(polish.space, state, 1, left_s)[0]) if left_s > 0 else state
 
 
-def _selected(target: Space, state: IntArray, deadline_price_w: float, stop_at_s: float) -> list[IntArray]:
-    """Plans with the target's switches, selected among those of a plan with a few more."""
+def _selected(target: Space, state: IntArray, cuts: dict[int, Cuts], found: Bound, stop_at_s: float) -> list[IntArray]:
+    """Plans with the target's switches, selected among some boundaries."""
     part = min(1.0, WHOLE / max(len(state), 1))
-    mixes = Selection(target, state).best(round(PROGRAMS * part), max(2, round(KEPT * part)), stop_at_s)
+    mixes = Selection(target, cuts).best(round(PROGRAMS * part), max(2, round(KEPT * part)), stop_at_s)
     target.price_raises(state)
-    polish = Polish(target, deadline_price_w)
+    polish = Polish(target, found.deadline_price_w)
     plans = [rounded(target, mix, polish) for mix in mixes if time.thread_time() < stop_at_s]
     return [plan for plan in plans if plan is not None]
+
+
+def _of_sequences(target: Space, found: Bound, state: IntArray, stop_at_s: float) -> dict[int, Cuts]:
+    """Every unit's boundaries in a mix of whole sequences: those of the largest shares."""
+    rounds = max(2, round(ROUNDS * min(1.0, WHOLE / max(len(state), 1))))
+    share = limit(target, found, [target.baseline(), state], rounds, stop_at_s).change_share
+    most = {unit: np.argsort(-own, kind="stable")[:PLACES] for unit, own in share.items()}
+    return {unit: tuple(np.sort(places[share[unit][places] > LEAST_SHARE]).tolist()) for unit, places in most.items()}
 
 
 def _without_the_least(space: Space, state: IntArray) -> IntArray:

@@ -13,7 +13,7 @@ from megatron_energy.planning.bound import bound
 from megatron_energy.planning.columns import limit
 from megatron_energy.planning.policies import POLICIES, solve
 from megatron_energy.planning.problem import Problem
-from megatron_energy.planning.segments import EFFORTS, Effort, few_switches
+from megatron_energy.planning.segments import EFFORTS, ENOUGH, Effort, few_switches
 from megatron_energy.planning.sequences import Space, clocked_vertices, count_switches
 from tests.planning.pipelines import chain_problem, gpu_tables, small_problem
 
@@ -127,8 +127,8 @@ def test_large_graphs_get_fewer_rounds_and_the_largest_no_branch_and_bound():
 def test_all_clocks_chosen_together_and_the_same_again():
     problem = real_problem("batched")
     least, effort = bound(problem), Effort(3, 60.0, nodes=1)
-    with_nodes, again = (few_switches(problem, least, 8, effort) for _ in range(2))
-    without = few_switches(problem, least, 8, Effort(3, 60.0))
+    with_nodes, again = (few_switches(problem, least, ENOUGH, effort) for _ in range(2))  # so many that both begin with the same plan
+    without = few_switches(problem, least, ENOUGH, Effort(3, 60.0))
     assert with_nodes.complete
     assert in_time(problem, with_nodes.clocks)
     assert with_nodes.clocks.tolist() == again.clocks.tolist()

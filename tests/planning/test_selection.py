@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from megatron_energy.planning.mixes import Mixed, mixed
 from megatron_energy.planning.polish import Polish
 from megatron_energy.planning.priced_start import segments_of
-from megatron_energy.planning.selection import Mixed, Selection, mixed, rounded
+from megatron_energy.planning.selection import Selection, boundaries, rounded
 from megatron_energy.planning.sequences import Space, cut_positions
 from tests.planning.pipelines import chain_problem, small_problem
 
@@ -45,16 +46,40 @@ def test_segments_that_cannot_keep_the_deadline_have_no_mix():
 def test_the_boundaries_that_are_worth_most_are_kept(slowdown, kept):
     """With one second to spend the fourth operation alone is best (5 J); with two, the third and the fourth together (9 J)."""
     problem = five(slowdown)
-    found = Selection(Space(problem, 2), np.array([0, 1, 0, 1, 0]) if slowdown < 0.4 else np.array([0, 1, 2, 3, 0]) % 4)
+    space = Space(problem, 2)
+    found = Selection(space, boundaries(space, np.array([0, 1, 0, 1, 0] if slowdown < 0.4 else [0, 1, 2, 3, 0])))
     best = found.best(20, 3, np.inf)[0]
     assert cut_positions(best.ties.group).tolist() == kept
+
+
+def test_boundaries_are_shifted_where_that_saves_more():
+    """With one second to spend the fourth operation alone is best (5 J), but only boundaries around the second and third are given."""
+    space = Space(five(0.2), 2)
+    best = Selection(space, {0: (1, 3)}).best(20, 1, np.inf)[0]
+    assert cut_positions(best.ties.group).tolist() == [3, 4]
+    assert best.energy_j == pytest.approx(50 - 5)
+
+
+def test_where_a_program_starts_from_makes_no_difference_to_its_optimum():
+    problem = small_problem(3, 2, 4, slowdown=0.1)
+    space = Space(problem, 2)
+
+    def ties(begin):
+        return segments_of(problem, (np.arange(len(problem.graph.vertices)) % 16 >= begin).astype(np.int64), space.members)
+
+    near, cold = mixed(problem, ties(4)), mixed(problem, ties(7))
+    assert near is not None and cold is not None
+    warm = mixed(problem, ties(7), near)
+    assert warm is not None and warm.ties.count == near.ties.count
+    assert warm.energy_j == pytest.approx(cold.energy_j, rel=1e-9)
+    assert warm.energy_j != pytest.approx(near.energy_j, rel=1e-6)
 
 
 def test_every_selection_has_few_enough_boundaries_and_the_best_comes_first():
     problem = small_problem(3, 1, 4)
     state = np.arange(len(problem.graph.vertices)) % 3
     space = Space(problem, 2)
-    mixes = Selection(space, state).best(12, 4, np.inf)
+    mixes = Selection(space, boundaries(space, state)).best(12, 4, np.inf)
     assert 1 <= len(mixes) <= 4
     assert [mix.energy_j for mix in mixes] == sorted(mix.energy_j for mix in mixes)
     for mix in mixes:
@@ -63,7 +88,7 @@ def test_every_selection_has_few_enough_boundaries_and_the_best_comes_first():
 
 def test_nothing_is_solved_once_time_is_up():
     space = Space(five(0.2), 2)
-    assert len(Selection(space, np.array([0, 1, 0, 1, 0])).best(20, 9, -np.inf)) == 1
+    assert len(Selection(space, {0: (1, 2, 3, 4)}).best(20, 9, -np.inf)) == 1
 
 
 def test_a_rounded_mix_keeps_the_deadline():

@@ -31,7 +31,7 @@ def test_it_keeps_the_deadline_and_the_number_of_switches(fewer):
     problem = job()
     found = bound(problem)
     more = few_switches(problem, found, 8, QUICK).clocks
-    plan = thinned(problem, more, 8, fewer, found.deadline_price_w, 0.0, np.inf)
+    plan = thinned(problem, found, more, 8, fewer, 0.0, np.inf)
     assert problem.meets_deadline(problem.iteration_s(plan))
     assert most_switches(problem, plan) <= fewer < most_switches(problem, more)
     assert energy_j(problem, more) - 1e-9 <= energy_j(problem, plan) <= problem.baseline_energy_j
@@ -41,7 +41,7 @@ def test_a_search_with_few_switches_is_no_worse_than_a_plan_thinned_out():
     problem = job()
     found = bound(problem)
     more = few_switches(problem, found, 8, QUICK).clocks
-    plan = thinned(problem, more, 8, 4, found.deadline_price_w, 0.0, np.inf)
+    plan = thinned(problem, found, more, 8, 4, 0.0, np.inf)
     assert energy_j(problem, few_switches(problem, found, 4, QUICK).clocks) <= energy_j(problem, plan) + 1e-9
 
 
