@@ -140,11 +140,11 @@ def few_switches(
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
     first = min(effort.rounds, FIRST)
-    _searched(descent, effort, first, begin_s + effort.time_s)
+    complete = _searched(descent, effort, first, begin_s + effort.time_s)
     proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.thread_time() + effort.proof_s)
     descent.start_from(proof.state)
     descent.warm = large
-    complete = _searched(descent, effort, effort.rounds - first, begin_s + effort.time_s + effort.proof_s)
+    complete &= _searched(descent, effort, effort.rounds - first, begin_s + effort.time_s + effort.proof_s)
     return Search(economise(space, descent.best.state), proof.energy_j, complete and proof.complete)
 
 

@@ -107,11 +107,22 @@ def test_no_worse_than_a_plan_that_is_known():
     assert kept.tolist() == problem.baseline_clocks.tolist()
 
 
-def test_a_search_that_runs_out_of_time_says_so():
-    problem = real_problem()
-    found = few_switches(problem, bound(problem), 8, Effort(rounds=3, time_s=-1.0))
+@pytest.mark.parametrize(
+    "effort",
+    [
+        Effort(3, -1.0),
+        Effort(3, -1.0, nodes=1),
+        Effort(3, -1.0, proof_rounds=2, proof_s=60.0),
+        Effort(24, -1.0, proof_rounds=2, proof_s=60.0),
+    ],
+    ids=["default", "from a plan with more", "all rounds before the proof", "rounds after the proof"],
+)
+def test_a_search_that_runs_out_of_time_says_so(effort):
+    problem = small_problem(2, 1, 3)
+    found = few_switches(problem, bound(problem), 8, effort)
     assert not found.complete
     assert in_time(problem, found.clocks)
+    assert most_switches(problem, found.clocks) <= 8
 
 
 def test_large_graphs_get_fewer_rounds_and_the_largest_no_branch_and_bound():
