@@ -52,7 +52,7 @@ class Merged:
 
 
 def least_energy_j(problem: Problem, clocks: IntArray, block: int = BLOCK, nodes: int = NODES) -> float:
-    """Joules, one GPU per unit, that no plan with one clock per operation goes below (and no plan at all, above ``clocks``' energy).
+    """Joules, one GPU per unit, that no plan in time with one clock per operation goes below.
 
     Args:
         problem: graph, tables, deadline.

@@ -138,7 +138,7 @@ class Descent:
         self.state = state.copy()
 
     def go_on_from(self, state: IntArray, *, warm: bool) -> None:
-        """Begin the next round at a plan in time, polished; ``warm``: all rounds, and close to it, where there is time for a few only."""
+        """Begin the next round at a plan in time, polished; ``warm``: all further rounds stay close to the plan that they begin at."""
         state = self.polish.polished(state)
         self._keep(state)
         self.start_from(state)

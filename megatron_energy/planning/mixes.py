@@ -45,7 +45,8 @@ def mixed(problem: Problem, ties: Ties, near: Mixed | None = None) -> Mixed | No
     Args:
         problem: whose clocks.
         ties: a group per segment.
-        near: the optimum of about the same segments of the same problem, to start from; it changes how long this takes, not the optimum.
+        near: the optimum of about the same segments of the same problem, to start from: that takes less time. The least energy is the same;
+            where several mixes have it, another one may be found.
     """
     tied = tied_program(problem, ties)
     solver = Solver(tied.program, tied.units)

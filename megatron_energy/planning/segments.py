@@ -3,8 +3,8 @@
 The search (:mod:`megatron_energy.planning.descent`) starts from the price of the deadline that the bound gives and from a plan made of its
 prices (:mod:`megatron_energy.planning.priced_start`). Every few rounds the clocks of the best plan are chosen anew, all together
 (:mod:`megatron_energy.planning.clock_program`). Where few switches are allowed, the search goes on from a plan with more of them, thinned
-out (:mod:`megatron_energy.planning.thinning`). With high effort, column generation
-(:mod:`megatron_energy.planning.columns`) first proves how much so few switches can save, and its mix is a second start.
+out (:mod:`megatron_energy.planning.thinning`). With high effort, column generation (:mod:`megatron_energy.planning.columns`) proves after
+the first rounds how much so few switches can save, and further rounds begin at its mix.
 """
 
 import time
@@ -28,12 +28,12 @@ class Effort:
 
     Attributes:
         rounds: of the descent.
-        time_s: a safety net far above what the rounds take, in CPU seconds of the thread, since training may leave it little time: no
+        time_s: a safety net far above what the search takes, in CPU seconds of the thread, since training may leave it little time: no
             round begins later.
         proof_rounds: of column generation, which proves the limit.
         proof_s: its safety net.
         nodes: of branch and bound, by which all clocks of the best plan of every few rounds are chosen anew; 0: not at all.
-        rounds_after: rounds where the descent goes on from a plan thinned out.
+        rounds_after: most rounds where the descent goes on from a plan thinned out, which is nearly good.
     """
 
     rounds: int
@@ -57,7 +57,7 @@ TURN = 3
 """Rounds after which the best plan's clocks are chosen anew."""
 
 FIRST = 21
-"""Rounds for each of which, or part of it, the search with many switches takes a turn."""
+"""Rounds before column generation proves a limit. Per so many, or a part of them, the search with more switches takes a turn."""
 
 SMALL = 220
 """Vertices up to which all rounds are done."""

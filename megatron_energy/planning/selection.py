@@ -54,7 +54,7 @@ class Selection:
 
     Args:
         space: the sequences to choose from.
-        cuts: every unit's boundaries to choose among; more than the space allows.
+        cuts: every unit's boundaries to choose among; where there are no more than the space allows, all are kept.
     """
 
     def __init__(self, space: Space, cuts: Mapping[int, Cuts]) -> None:
@@ -68,7 +68,7 @@ class Selection:
         """Up to ``keep`` of the best optima found, best first.
 
         Args:
-            programs: solved for subsets, and as many for shifted boundaries.
+            programs: about so many are solved for subsets, and twice as many in all, shifted boundaries included.
             keep: most that are returned.
             stop_at_s: none is begun after this time.thread_time().
         """
