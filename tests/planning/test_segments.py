@@ -166,6 +166,24 @@ def test_limit_is_proven_below_every_plan_and_above_the_bound():
         assert least.energy_j * (1 - 1e-9) <= proof.energy_j <= cheapest_by_enumeration(problem, switches) * (1 + 1e-9)
 
 
+def test_the_last_mix_tells_where_clocks_change():
+    # 6 s for four operations that take 1 or 2 s: one clock throughout, half of the time each; or the first two slow and the others fast
+    problem = chain_problem([[1, 2]] * 4, [[10, 7], [10, 7], [10, 9], [10, 9]], slowdown=0.5)
+    for switches, expected in ((0, [0, 0, 0, 0]), (2, [1, 0, 1, 0])):
+        space = Space(problem, switches)
+        proof = limit(space, bound(problem), [space.baseline()], 100, float("inf"))
+        assert proof.change_share[0].tolist() == pytest.approx(expected)
+
+
+def test_a_limit_of_no_rounds_still_has_a_mix():
+    problem = chain_problem([[1, 2]], [[100, 60]])
+    space = Space(problem, 2)
+    proof = limit(space, bound(problem), [space.baseline()], 0, float("inf"))
+    assert proof.energy_j == -np.inf
+    assert proof.state.tolist() == [0]
+    assert proof.complete
+
+
 def test_a_limit_that_runs_out_of_time_says_so_and_still_holds():
     problem = small_problem(2, 1, 2, clocks=(1400, 1100, 800), stage_s=(1.0, 0.6))
     space, least = Space(problem, 2), bound(problem)

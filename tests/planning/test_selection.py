@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from megatron_energy.planning.mixes import Mixed, mixed
+from megatron_energy.planning.lp import Solver
+from megatron_energy.planning.mixes import Mixed, _carried, mixed
 from megatron_energy.planning.polish import Polish
 from megatron_energy.planning.priced_start import segments_of
 from megatron_energy.planning.selection import Selection, boundaries, rounded
 from megatron_energy.planning.sequences import Space, cut_positions
+from megatron_energy.planning.tied_lp import tied_program
 from tests.planning.pipelines import chain_problem, small_problem
 
 SLOW_J = [9.5, 8.0, 6.0, 5.0, 9.5]
@@ -60,19 +62,52 @@ def test_boundaries_are_shifted_where_that_saves_more():
     assert best.energy_j == pytest.approx(50 - 5)
 
 
+def halves(problem, begin):
+    """Two segments per unit of 16 operations: the second begins at ``begin``."""
+    return segments_of(problem, (np.arange(len(problem.graph.vertices)) % 16 >= begin).astype(np.int64), Space(problem, 2).members)
+
+
 def test_where_a_program_starts_from_makes_no_difference_to_its_optimum():
     problem = small_problem(3, 2, 4, slowdown=0.1)
-    space = Space(problem, 2)
-
-    def ties(begin):
-        return segments_of(problem, (np.arange(len(problem.graph.vertices)) % 16 >= begin).astype(np.int64), space.members)
-
-    near, cold = mixed(problem, ties(4)), mixed(problem, ties(7))
+    near, cold = mixed(problem, halves(problem, 4)), mixed(problem, halves(problem, 7))
     assert near is not None and cold is not None
-    warm = mixed(problem, ties(7), near)
+    warm = mixed(problem, halves(problem, 7), near)
     assert warm is not None and warm.ties.count == near.ties.count
     assert warm.energy_j == pytest.approx(cold.energy_j, rel=1e-9)
     assert warm.energy_j != pytest.approx(near.energy_j, rel=1e-6)
+
+
+def test_a_program_that_starts_from_one_like_it_takes_fewer_steps():
+    problem = small_problem(3, 2, 4, slowdown=0.1)
+    near = mixed(problem, halves(problem, 4))
+    assert near is not None
+
+    def steps(begin, basis_of):
+        tied = tied_program(problem, halves(problem, begin))
+        solver = Solver(tied.program, tied.units)
+        if basis_of is not None:
+            solver.start_from(_carried(basis_of, tied))
+        return solver.solve().iterations
+
+    assert steps(4, near) == 0  # it is there already
+    for begin in (3, 5, 8):
+        assert steps(begin, near) < 0.5 * steps(begin, None)
+
+
+@pytest.mark.parametrize(("cuts", "found"), [((), []), ((1,), [])])
+def test_a_unit_with_no_boundary_or_one_alone_is_one_segment(cuts, found):
+    space = Space(five(0.2), 2)
+    (mix,) = Selection(space, {0: cuts}).best(1, 1, np.inf)
+    assert cut_positions(mix.ties.group).tolist() == found
+    assert mix.ties.count == 1
+
+
+def test_a_unit_without_enough_operations_for_all_switches():
+    problem = chain_problem([[1.0, 2.0]] * 2, [[10.0, 9.0], [10.0, 5.0]], slowdown=0.5)
+    space = Space(problem, 12)
+    best = Selection(space, boundaries(space, np.array([0, 1]))).best(20, 1, np.inf)[0]
+    assert cut_positions(best.ties.group).tolist() == [0, 1]
+    assert best.energy_j == pytest.approx(15)
 
 
 def test_every_selection_has_few_enough_boundaries_and_the_best_comes_first():
