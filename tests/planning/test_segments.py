@@ -11,13 +11,16 @@ from megatron_energy.pipeline.replay import makespans, replay
 from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.columns import limit
+from megatron_energy.planning.early import early_raises_j
 from megatron_energy.planning.policies import POLICIES, solve
 from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.segments import EFFORTS, ENOUGH, Effort, few_switches
 from megatron_energy.planning.sequences import Space, clocked_vertices, count_switches
+from megatron_energy.planning.thinning import thinned
 from tests.planning.pipelines import chain_problem, gpu_tables, small_problem
 
 QUICK = Effort(rounds=6, time_s=60.0)
+THINNED = Effort(rounds=6, time_s=60.0, nodes=1)
 
 
 def real_problem(p2p="overlap", **settings):
@@ -32,6 +35,12 @@ def real_problem(p2p="overlap", **settings):
 
 def most_switches(problem, clocks):
     return max(count_switches(clocks[member]) for member in clocked_vertices(problem))
+
+
+def with_early_raises_j(problem, clocks, lead_s):
+    done = replay(problem.graph, problem.durations(clocks))
+    raises_j = early_raises_j(problem, clocked_vertices(problem), clocks, done, lead_s)
+    return problem.energy_j(problem.effective_j(clocks), done.makespan_s) + raises_j.sum()
 
 
 def in_time(problem, clocks):
@@ -66,6 +75,31 @@ def test_small_plans_come_close_to_the_best_of_all(switches, settings):
     best_percent = problem.saved_percent(cheapest_by_enumeration(problem, switches))
     assert 0.93 * best_percent <= saved_percent + 1e-9
     assert saved_percent <= best_percent + 1e-9
+
+
+@pytest.mark.parametrize("switches", [2, 3, 12])
+@pytest.mark.parametrize(
+    "settings", [{}, {"straggler": 1.15}, {"stage_s": (0.7, 1.0), "slowdown": 0.05}, {"blocking_power_w": 0.0}], ids=str
+)
+def test_plans_thinned_out_come_close_to_the_best_of_all_too(switches, settings):
+    problem = small_problem(2, 1, 2, clocks=(1400, 1100, 800), **settings)  # four operations per unit: 12 switches are all that there are
+    found = few_switches(problem, bound(problem), switches, THINNED)
+    assert found.complete
+    assert most_switches(problem, found.clocks) <= switches
+    assert in_time(problem, found.clocks)
+    best_percent = problem.saved_percent(cheapest_by_enumeration(problem, switches))
+    assert 0.93 * best_percent <= problem.evaluate(found.clocks).saved_percent + 1e-9 <= best_percent + 2e-9
+
+
+def test_a_plan_that_is_late_once_thinned_out_is_not_gone_on_from():
+    # four operations, A B A B, at most as long as at the highest clock: the best plan, [1, 2, 1, 2], cannot lose a switch and stay in time
+    time_s, energy_j = [[1, 0.5, 1.5], [1, 1.6, 1.5]] * 2, [[10, 8, 9.5], [10, 6, 6]] * 2
+    problem = chain_problem(time_s, energy_j)
+    least = bound(problem)
+    assert not in_time(problem, thinned(problem, least, np.array([1, 2, 1, 2]), 4, 2, 0.0, np.inf))
+    found = few_switches(problem, least, 2, THINNED)
+    assert in_time(problem, found.clocks)
+    assert problem.effective_j(found.clocks) == pytest.approx(cheapest_by_enumeration(problem, 2))
 
 
 @pytest.mark.parametrize("p2p", ["ideal", "overlap", "overlap-wait", "batched"])
@@ -105,6 +139,15 @@ def test_no_worse_than_a_plan_that_is_known():
     switching = np.arange(len(few)) % 2
     kept = few_switches(problem, least, 2, none_at_all, starts=[late, switching]).clocks
     assert kept.tolist() == problem.baseline_clocks.tolist()
+
+
+@pytest.mark.parametrize("lead_s", [0.0, 0.2])
+def test_no_worse_than_a_plan_that_is_known_where_plans_are_thinned_out(lead_s):
+    problem = small_problem(2, 1, 3, clocks=(1400, 1100, 800), slowdown=0.05)
+    least = bound(problem)
+    known = few_switches(problem, least, 3, Effort(24, 60.0), lead_s=lead_s).clocks
+    found = few_switches(problem, least, 3, Effort(0, 60.0, nodes=1), lead_s=lead_s, starts=[known]).clocks
+    assert with_early_raises_j(problem, found, lead_s) <= with_early_raises_j(problem, known, lead_s) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
