@@ -99,7 +99,7 @@ FAR: tuple[tuple[Case, P2pMode], ...] = (
     *((Case("GPT-3", 4, 16), mode) for mode in ("overlap-wait", "batched")),
     (Case("GPT-3", 4, 32), "batched"),
 )
-"""Cases and modes whose plans with a clock per operation are about 0.1 point below the bound, or further."""
+"""Some of the cases and modes whose plans with a clock per operation are about 0.1 point below the bound, or further."""
 
 
 def _real_clocks(request: Request) -> Iterator[Update]:
