@@ -15,7 +15,7 @@ def economise(space: Space, state: IntArray) -> IntArray:
     """(n,) clock columns with the switches of ``state`` that are worth it; the deadline is kept.
 
     One after the other, the segment is merged into a neighbour that costs least for the switches it removes, as long as each of
-    them saved less than :data:`WORTH`.
+    them saved less than :data:`WORTH`. An iteration that becomes longer costs what the waiting GPUs draw, even if it keeps the deadline.
     """
     problem = space.problem
     worth_j = WORTH * abs(problem.baseline_energy_j) / max(len(space.units), 1)
@@ -23,7 +23,10 @@ def economise(space: Space, state: IntArray) -> IntArray:
     while candidates := merged(space, state):
         durations, gain = space.trials(state, candidates)
         removed = np.array([count_switches(state[space.members[c.unit]]) - count_switches(c.sequence) for c in candidates])
-        loss = np.where(makespans(problem.graph, durations) <= latest_s, gain - worth_j * removed, np.inf)
+        length_s = makespans(problem.graph, durations)
+        longer_s = np.maximum(length_s, problem.earliest_horizon_s) - max(problem.iteration_s(state), problem.earliest_horizon_s)
+        cost_j = gain + problem.horizon_power_w * longer_s
+        loss = np.where(length_s <= latest_s, cost_j - worth_j * removed, np.inf)
         best = int(loss.argmin())
         if loss[best] >= 0:
             break

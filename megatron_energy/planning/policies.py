@@ -1,7 +1,7 @@
 """Policies: ways to choose clocks. One function solves for any of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from megatron_energy.errors import UserError
@@ -25,6 +25,9 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 PLAIN_POLICIES = ("envpipe",)
 """Policies that know plain 1F1B only; ``envpipe`` is the published algorithm, which knows no deadline either."""
+
+EARLY = 1e-6
+"""Part of the deadline by which a bound has to end before it to count as earlier: less is rounding."""
 
 _FIXED: Mapping[str, Callable[[Problem], IntArray]] = {
     "roles": roles,
@@ -86,8 +89,21 @@ def solve(
     found = found or bound(problem)
     if policy in _FIXED:
         return Solution(_FIXED[policy](problem), found)
+    due = _worth_keeping(problem, found)
     if policy == "operations":
-        return Solution(per_operation(problem, found), found)
-    known = [uniform(problem), *starts]
-    search = few_switches(problem, found, max_switches, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
+        return Solution(per_operation(due, found), found)
+    enough = max((len(chain) for chain in problem.graph.chains), default=0)  # a GPU cannot switch more often than it has operations
+    budget, known = min(max_switches, enough), [uniform(problem), *starts]
+    if due is not problem:
+        known.append(few_switches(due, found, budget, replace(EFFORTS[effort], proof_rounds=0), lead_s=lead_s, seed=seed).clocks)
+    search = few_switches(problem, found, budget, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
     return Solution(search.clocks, found, search.limit_energy_j, search.complete)
+
+
+def _worth_keeping(problem: Problem, found: Bound) -> Problem:
+    """The problem due when its bound ends, where that is before the deadline: later than that, waiting costs more than slowness saves.
+
+    Searches fill the time that they are given, so that a late deadline alone would make their plans worse.
+    """
+    end_s = found.iteration_s
+    return replace(problem, given_deadline_s=end_s) if end_s < problem.deadline_s * (1 - EARLY) else problem

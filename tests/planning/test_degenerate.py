@@ -138,6 +138,25 @@ def test_a_profile_that_is_not_monotone():
     assert saved(problem, "power-limit") == pytest.approx(everywhere.saved_percent)  # 250 W, where the highest clock draws 300 W
 
 
+@pytest.mark.parametrize("slowdown", [0.5, 100.0])
+@pytest.mark.parametrize(
+    "points",
+    [((1.0, 300.0), (1.2, 270.0), (1.5, 240.0)), ((1.1, 330.0), (1.0, 250.0), (1.5, 240.0)), ((2.0, 500.0), (1.0, 250.0), (1.5, 240.0))],
+    ids=["usual", "throttled", "slowest at the highest clock"],
+)
+def test_more_time_than_any_plan_needs(points, slowdown):
+    """The plan ends where waiting begins to cost more than slowness saves, as the bound does, and not at the deadline."""
+    problem = problem_of(flat(2, *zip(*points, strict=True)), 4, slowdown=slowdown)
+    for policy in ("segments", "operations"):
+        assert saved(problem, policy) == pytest.approx(bound_saved(problem), abs=1e-6), policy
+
+
+def test_more_switches_than_operations():
+    problem = problem_of(flat(2, [1.0, 1.2, 1.5], [300.0, 270.0, 240.0]), 4)
+    few, many = (problem.evaluate(solve(problem, "segments", max_switches=count).clocks) for count in (8, 10**30))
+    assert many.saved_percent == pytest.approx(few.saved_percent)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_noise(seed):
     """Neither smooth nor monotone: nothing is promised that cannot be had, and most of what can be had is found.

@@ -33,3 +33,11 @@ def test_switches_that_save_stay():
 def test_the_deadline_is_kept():
     space = space_of([1.0, 1.2], [300.0, 299.999], slowdown=0.05)  # 0.0003% saved: dropped, and not by slowing the others down
     assert economise(space, np.array([0, 1, 0, 0])).tolist() == [0, 0, 0, 0]
+
+
+def test_a_longer_iteration_costs_what_waiting_draws():
+    """Less 100 W of waiting, a slow operation is 10 J cheaper than a fast one; the iteration that becomes longer gives 20 J of it back."""
+    graph = build_graph(Schedule(stages=1, microbatches=2))
+    tables = Tables(np.array([1400, 1200]), np.tile([1.0, 1.2], (4, 1)), np.tile([300.0, 310.0], (4, 1)))
+    space = Space(Problem(graph, tables, blocking_power_w=100.0, slowdown=1.0), switches=4)
+    assert economise(space, np.array([1, 0, 0, 0])).tolist() == [0, 0, 0, 0]
