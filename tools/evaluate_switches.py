@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from evaluate_bounds import STRAGGLER, solved
 from evaluation import Request, Sheet, Update, keys_of
-from published import PLAIN, SEARCH_CASES, Case
+from published import LARGE_CASES, PLAIN, SEARCH_CASES, Case
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.graph import IntArray
@@ -18,7 +18,12 @@ from megatron_energy.planning.sequences import clocked_vertices, count_switches
 SWITCHES = (2, 3, 4, 6, 8, 12)
 COLUMNS = tuple(f"K {switches}" for switches in SWITCHES)
 DEFAULT_SWITCHES = 8
-ROWS = [keys_of(case, mode) for case in SEARCH_CASES for mode in case.modes]
+CASES = (*SEARCH_CASES, *LARGE_CASES)
+ROWS = [
+    keys_of(case, mode)
+    for case in sorted(CASES, key=lambda case: (case.model != "GPT-3", case.chunks, case.microbatches))
+    for mode in case.modes
+]
 
 
 def searched(problem: Problem, found: Bound, switches: int, effort: str) -> Evaluation:
@@ -46,7 +51,7 @@ def checked(problem: Problem, clocks: IntArray, switches: int) -> Evaluation:
 def _wanted(request: Request) -> Iterator[tuple[tuple[str, ...], str, int, Problem, Bound]]:
     """(row, column, switches, problem, its bound) of every cell to compute; the columns of most interest first."""
     for column, switches in sorted(zip(COLUMNS, SWITCHES, strict=True), key=lambda pair: pair[1] not in (DEFAULT_SWITCHES, 4)):
-        for case in SEARCH_CASES:
+        for case in CASES:
             for mode in case.modes:
                 key = keys_of(case, mode)
                 if not request.wants(key, column):

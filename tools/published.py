@@ -90,3 +90,6 @@ SEARCH_CASES = (
     *cases("Bloom", (1, 12), (2, 16)),
 )
 """Where plans are searched for."""
+
+LARGE_CASES = cases("GPT-3", (1, 96), (2, 96), (4, 32))
+"""More of them, in which a search takes longer."""
