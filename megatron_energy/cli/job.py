@@ -2,9 +2,12 @@
 
 import argparse
 import dataclasses
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.build import build_graph
@@ -79,14 +82,27 @@ def job_of(
     profile = load_profile(args.profile, args.profile_scale)
     check_sizes(profile, schedule.stages, schedule.chunks)
     power_w = blocking_power_of(args, profile, blocking_power_w)
-    for remark in remarks(profile, power_w):
-        print(f"note: {remark}", file=sys.stderr)
     graph = _graph(schedule, profile)
     tables = build_tables(graph, profile, schedule.chunks)
     problem = Problem(graph, tables, power_w, gpus_per_unit, slowdown, straggler)
-    if not problem.baseline_energy_j > 0:
-        raise UserError(f"{args.profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
+    check_baseline(problem, args.profile)
+    for remark in remarks(profile, power_w):
+        print(f"note: {remark}", file=sys.stderr)
     return Job(schedule, profile, problem, tuple(int(mhz) for mhz in tables.clock_mhz))
+
+
+def check_baseline(problem: Problem, profile: str) -> None:
+    """Refuse a baseline that nothing can be saved from.
+
+    Raises:
+        UserError: it uses no energy, or times, energies or powers are so large that they overflow.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # told in one line instead
+        finite = math.isfinite(problem.baseline_energy_j) and math.isfinite(problem.baseline_s)
+    if not finite:
+        raise UserError(f"{profile}: the baseline's time or energy is beyond any number: are times in s, energies in J and powers in W?")
+    if not problem.baseline_energy_j > 0:
+        raise UserError(f"{profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
 
 
 def _graph(schedule: Schedule, profile: Profile) -> Graph:

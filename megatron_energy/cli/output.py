@@ -25,9 +25,9 @@ def check_writable(path: str, what: str = "plan", option: str = "--out") -> None
         UserError: it cannot.
     """
     target = Path(path)
-    if target.is_dir():
-        raise UserError(f"cannot write the {what} {path}: it is a folder; give {option} a file")
     try:
+        if target.is_dir():
+            raise UserError(f"cannot write the {what} {path}: it is a folder; give {option} a file")
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target.parent):
             pass

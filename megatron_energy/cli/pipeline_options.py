@@ -7,9 +7,12 @@ from collections.abc import Callable
 from megatron_energy.errors import UserError
 from megatron_energy.pipeline.schedule import P2P_MODES, P2pMode, Schedule
 
+MOST = 1_000_000_000
+"""No count on the command line means more than this."""
+
 
 def whole(minimum: int) -> Callable[[str], int]:
-    """An argparse type: a whole number of at least ``minimum``."""
+    """An argparse type: a whole number from ``minimum`` to :data:`MOST`."""
 
     def parse(text: str) -> int:
         try:
@@ -18,6 +21,8 @@ def whole(minimum: int) -> Callable[[str], int]:
             value = minimum - 1
         if value < minimum:
             raise argparse.ArgumentTypeError(f"'{text}' is not a whole number >= {minimum}")
+        if value > MOST:
+            raise argparse.ArgumentTypeError(f"'{text}' is more than {MOST:,}")
         return value
 
     return parse

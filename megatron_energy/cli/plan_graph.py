@@ -25,7 +25,7 @@ def plan_from_graph(args: argparse.Namespace) -> int:
     Raises:
         UserError: options that do not go with a graph, or anything wrong in the files.
     """
-    from megatron_energy.cli.job import blocking_power_of
+    from megatron_energy.cli.job import blocking_power_of, check_baseline
     from megatron_energy.cli.output import check_writable
     from megatron_energy.planning.graph_file import load_graph
     from megatron_energy.planning.graph_plan import plan_graph
@@ -42,8 +42,7 @@ def plan_from_graph(args: argparse.Namespace) -> int:
         slowdown=args.slowdown,
         straggler=args.straggler,
     )
-    if not problem.baseline_energy_j > 0:
-        raise UserError(f"{args.profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
+    check_baseline(problem, args.profile)
     if args.out is not None:
         check_writable(args.out)
     begin_s = time.perf_counter()

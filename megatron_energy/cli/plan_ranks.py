@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from megatron_energy import __version__
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 ROUNDING = 0.005
 """GPUs of a stage within half a percent of each other are planned as one kind, as slow as the slowest: measurements differ by as much."""
 
+MOST_SLOWER = 100.0
+"""Times as long as its fellows: a GPU that is slower, or as much faster, is none that a job would keep."""
+
 ALL_CLASSES = 1 << 30
 
 
@@ -29,7 +33,7 @@ def slow_gpu(text: str) -> tuple[int, float]:
         found = int(rank), float(factor)
     except ValueError:
         found = -1, math.nan
-    if found[0] < 0 or not (math.isfinite(found[1]) and found[1] > 0):
+    if found[0] < 0 or not 1 / MOST_SLOWER <= found[1] <= MOST_SLOWER:
         raise argparse.ArgumentTypeError(f"'{text}' is not RANK=FACTOR, such as 5=1.05 for a rank 5 that takes 5% longer")
     return found
 
@@ -67,6 +71,9 @@ def plan_of_ranks(args: argparse.Namespace, schedule: "Schedule") -> tuple["Plan
     from megatron_energy.planning.plan import LAYOUT
     from megatron_energy.planning.replicas import stage_of_rank
 
+    twice = [rank for rank, count in Counter(rank for rank, _ in args.slower).items() if count > 1]
+    if twice:
+        raise UserError(f"--slower: rank {twice[0]} is given more than once: keep one")
     layout = _layout(args.tensor, args.data, args.expert, args.pipeline)
     profiles = _slowed(_profiles(args, layout, schedule), dict(args.slower)).rounded(stage_of_rank(layout), ROUNDING)
 
@@ -85,7 +92,7 @@ def plan_of_ranks(args: argparse.Namespace, schedule: "Schedule") -> tuple["Plan
         "planned_with": f"megatron-energy {__version__}",
     }
     if args.slower:
-        provenance["slower"] = " ".join(f"{rank}={factor:g}" for rank, factor in sorted(args.slower))
+        provenance["slower"] = " ".join(f"{rank}={factor!r}" for rank, factor in sorted(args.slower))
     sizes = {name: getattr(layout, name) for name in LAYOUT}
     purpose = Purpose(sizes, schedule, args.policy, args.max_switches, args.lead, provenance=provenance)
     plan = plan_job(job, purpose, effort=args.effort)
@@ -102,7 +109,10 @@ def replay_of_ranks(args: argparse.Namespace, plan: "Plan", schedule: "Schedule"
 
     sizes = plan.layout
     layout = _layout(sizes["tensor"], sizes["data"], sizes["expert"], sizes["pipeline"])
-    told = [slow_gpu(text) for text in str(plan.provenance.get("slower", "")).split()]
+    try:
+        told = [slow_gpu(text) for text in str(plan.provenance.get("slower", "")).split()]
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{args.plan}: provenance.slower: {error}: make the plan again") from error
     profiles = _slowed(_profiles(args, layout, schedule), dict(told))
     power_w = plan.provenance.get("blocking_power_w")
 
@@ -162,13 +172,12 @@ def _job(
     otherwise_w: float | None = None,
     most_classes: int | None = None,
 ) -> "JobProblem":
-    from megatron_energy.cli.job import blocking_power_of
+    from megatron_energy.cli.job import blocking_power_of, check_baseline
     from megatron_energy.planning.job_setup import job_problem
     from megatron_energy.planning.replicas import MOST_CLASSES
 
     blocking_w = blocking_power_of(args, profiles.profiles[0], otherwise_w)
     most = MOST_CLASSES if most_classes is None else most_classes
     job = job_problem(schedule, layout, profiles, blocking_w, slowdown=slowdown, straggler=straggler, most_classes=most)
-    if not job.problem.baseline_energy_j > 0:
-        raise UserError(f"{args.profile}: the baseline uses no energy, so nothing can be saved: measure the energies")
+    check_baseline(job.problem, args.profile)
     return job

@@ -13,6 +13,9 @@ send is waited for (megatron-core <= 0.17, later ones without deallocation). ``o
 waited for at once (core >= 0.18 with deallocate_pipeline_outputs). ``batched``: no overlap.
 """
 
+MOST_OPERATIONS = 10_000_000
+"""Of one iteration: a thousand times the largest jobs of today. Beyond it a size is a slip of the pen, which no graph can be built for."""
+
 P2P_MODES: tuple[P2pMode, ...] = get_args(P2pMode)
 
 
@@ -45,6 +48,12 @@ class Schedule:
         for name in ("stages", "microbatches", "chunks"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        operations = 2 * self.stages * self.chunks * self.microbatches
+        if operations > MOST_OPERATIONS:
+            raise UserError(
+                f"{self.stages} stages x {self.chunks} chunks x {self.microbatches} microbatches make {operations:,} operations, "
+                f"more than the {MOST_OPERATIONS:,} that can be planned: check these sizes"
+            )
         if self.p2p not in P2P_MODES:
             raise UserError(f"unknown p2p mode '{self.p2p}': choose one of {', '.join(P2P_MODES)}")
         if self.warmup_flush and (self.chunks == 1 or self.p2p not in ("overlap", "overlap-wait")):

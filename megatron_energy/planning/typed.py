@@ -7,12 +7,15 @@ A file that people keep, copy and edit may hold anything; what does not fit is n
 """
 
 import dataclasses
-import math
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+LARGEST = 2**63 - 1
+"""Whole numbers beyond it fit into no array."""
 
 
 def build(kind: type[T], value: object, place: str = "") -> T:
@@ -85,8 +88,8 @@ def _plain(hint: Any, value: Any, place: str) -> Any:
     is_bool = isinstance(value, bool)  # which Python counts as a number
     fits = {
         bool: is_bool,
-        int: isinstance(value, int) and not is_bool,
-        float: isinstance(value, int | float) and not is_bool and math.isfinite(value),
+        int: isinstance(value, int) and not is_bool and abs(value) <= LARGEST,
+        float: isinstance(value, int | float) and not is_bool and abs(value) <= sys.float_info.max,  # false for nan, too
         str: isinstance(value, str),
     }
     if not fits[hint]:

@@ -135,6 +135,8 @@ def _facts(further: tuple[str, ...], rows: list[Row]) -> dict[str, str | float |
         values = {row.facts[column] for row in rows}
         if len(values) > 1:
             ignored.append(name)
+            if name == "emulated":  # in part is enough
+                facts[name] = any(_fact(value) is True for value in values)
         else:
             facts[name] = _fact(values.pop())
     if ignored:
@@ -143,12 +145,13 @@ def _facts(further: tuple[str, ...], rows: list[Row]) -> dict[str, str | float |
 
 
 def _fact(text: str) -> str | float | bool:
-    if text in ("True", "False"):
-        return text == "True"
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return text
+    return value if math.isfinite(value) else text  # JSON knows no nan
 
 
 def _chosen(path: Path, rows: list[Row], provenance: dict[str, str | float | bool]) -> list[Row]:

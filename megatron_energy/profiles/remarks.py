@@ -11,7 +11,7 @@ _Grids = dict[tuple[int, int, str], set[int]]
 
 def remarks(profile: Profile, blocking_power_w: float) -> list[str]:
     """All remarks, one line each; none for a sound profile."""
-    return [line for line in (uneven_clocks(profile), fixed_below_maximum(profile), doubtful_units(profile, blocking_power_w)) if line]
+    return [line for line in (uneven_clocks(profile), measured_at_one_clock(profile), doubtful_units(profile, blocking_power_w)) if line]
 
 
 def uneven_clocks(profile: Profile) -> str:
@@ -38,14 +38,14 @@ def _lacking(grids: _Grids, clock_mhz: int) -> str:
     return f"no {', '.join(names[:NAMED])}{more}"
 
 
-def fixed_below_maximum(profile: Profile) -> str:
-    """Says which forwards and backwards have a single clock below the highest one: the baseline takes them as they are."""
-    tops_mhz = {key: int(curve.clock_mhz[0]) for key, curve in profile.curves.items() if key[2] in ("forward", "backward")}
-    top_mhz = max(tops_mhz.values(), default=0)
+def measured_at_one_clock(profile: Profile) -> str:
+    """Says which forwards and backwards have a single clock where others have further ones: at those they would take longer."""
+    clocks_mhz = {key: [int(mhz) for mhz in curve.clock_mhz] for key, curve in profile.curves.items() if key[2] in ("forward", "backward")}
+    every_mhz = {mhz for clocks in clocks_mhz.values() for mhz in clocks}
     lower = [
-        f"{instruction} of stage {stage} ({mhz} MHz)"
-        for (stage, chunk, instruction), mhz in sorted(tops_mhz.items())
-        if mhz < top_mhz and len(profile.curves[stage, chunk, instruction].clock_mhz) == 1
+        f"{instruction} of stage {stage} ({clocks[0]} MHz)"
+        for (stage, _, instruction), clocks in sorted(clocks_mhz.items())
+        if len(clocks) == 1 and len(every_mhz) > 1
     ]
     return f"measured at one clock, and taken as the same at every other: {', '.join(lower)}" if lower else ""
 
@@ -65,5 +65,5 @@ def doubtful_units(profile: Profile, blocking_power_w: float) -> str:
     if 0 < most_w < blocking_power_w:
         return f"no operation draws more than {most_w:.3g} W, a waiting GPU {blocking_power_w:.3g} W: are times in s and energies in J?"
     if most_w > MOST_GPU_POWER_W:
-        return f"an operation draws {most_w:,.0f} W on one GPU: are times in s and energies in J?"
+        return f"an operation draws {most_w:,.6g} W on one GPU: are times in s and energies in J?"
     return ""

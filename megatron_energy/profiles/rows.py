@@ -11,6 +11,7 @@ from megatron_energy.errors import UserError
 REQUIRED = ("stage", "instruction", "frequency", "time", "energy")
 OPTIONAL = ("chunk", "position", "rank", "memory_frequency", "throttled", "time_std", "energy_std", "samples")
 POSITIONS = ("first", "steady", "last")
+HIGHEST_MHZ = 100_000
 _TRUE, _FALSE = ("1", "true", "yes"), ("", "0", "false", "no")
 
 
@@ -97,6 +98,9 @@ def _parse(path: Path, lines: "Iterator[list[str]]") -> tuple[tuple[str, ...], l
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise UserError(f"{path}, line 1: column {missing[0]} is missing; a profile needs {','.join(REQUIRED)}")
+    twice = [name for name in header if name and header.count(name) > 1]
+    if twice:
+        raise UserError(f"{path}, line 1: column {twice[0]} is there twice: keep one of the two")
     further = tuple(name for name in header if name and name not in REQUIRED + OPTIONAL)
     rows = [_row(_fields(path, number, header, values), further) for number, values in enumerate(lines, start=2) if any(values)]
     if not rows:
@@ -134,4 +138,6 @@ def _row(fields: _Fields, further: tuple[str, ...]) -> Row:
         raise fields.error("time", f"must be above zero for {row.instruction}")
     if row.instruction in ("forward", "backward") and row.clock_mhz == 0:
         raise fields.error("frequency", f"must be above zero for {row.instruction}")
+    if row.clock_mhz > HIGHEST_MHZ:
+        raise fields.error("frequency", f"'{fields.text['frequency']}' is no clock of a GPU: give it in MHz")
     return row

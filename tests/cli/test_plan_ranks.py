@@ -39,6 +39,23 @@ def test_a_slow_gpu_by_hand(job: list[object], shell: Shell, tmp_path: Path) -> 
     assert found["saved_percent"] <= found["bound_saved_percent"] + 1e-9
 
 
+def test_replay_knows_the_slow_gpu_where_all_have_the_same_clocks(job: list[object], shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    made = shell.json("plan", *job, "--by-rank", "--slower", "1=1.0512345678", "--policy", "maximum", "--out", out)
+    assert not load_plan(out).by_rank
+    found = shell.json("replay", "--profile", tmp_path / "profile.csv", "--plan", out)
+    assert found["baseline_iteration_s"] == pytest.approx(made["baseline_iteration_s"], rel=1e-12)
+    assert found["energy_j"] == pytest.approx(made["energy_j"], rel=1e-12)
+
+
+def test_a_slow_gpu_that_was_edited(job: list[object], shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    shell.json("plan", *job, "--by-rank", "--slower", "1=1.1", "--policy", "maximum", "--out", out)
+    out.write_text(out.read_text(encoding="utf-8").replace('"1=1.1"', '"often"'), encoding="utf-8")
+    line = shell.complaint("replay", "--profile", tmp_path / "profile.csv", "--plan", out)
+    assert "plan.json: provenance.slower: 'often' is not RANK=FACTOR" in line
+
+
 def test_replay_gives_the_same_figures(job: list[object], shell: Shell, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     made = shell.json("plan", *job, "--data", 2, "--by-rank", "--slower", "1=1.1", "--slower", "3=1.05", "--out", out)

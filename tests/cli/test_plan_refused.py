@@ -76,6 +76,12 @@ def test_no_energy_at_all(tmp_path: Path, shell: Shell) -> None:
         (["--profile-scale", "0"], "argument --profile-scale: '0' is not a number >= 1e-09"),
         (["--clock-step", "0"], "argument --clock-step: '0' is not a whole number >= 1"),
         (["--lead", "inf"], "argument --lead: 'inf' is not a number >= 0"),
+        (["--max-switches", "9" * 30], "is more than 1,000,000,000"),
+        (["--data", "9" * 400], "is more than 1,000,000,000"),
+        (["--blocking-power", "1e308"], "the baseline's time or energy is beyond any number"),
+        (["--by-rank", "--slower", "1=1e300"], "argument --slower: '1=1e300' is not RANK=FACTOR"),
+        (["--by-rank", "--slower", "1=1.1", "--slower", "1=1.2"], "--slower: rank 1 is given more than once: keep one"),
+        (["--out", "x" * 300], "File name too long; choose another --out"),
         (["--slow", "0.1"], "unrecognized arguments: --slow 0.1"),
     ],
 )
@@ -102,6 +108,7 @@ def test_options(profile: Path, options: list[str], part: str, shell: Shell) -> 
         ),
         (["--pipeline", 2, "--microbatches", 2, "--group-size", 2], "--group-size needs --chunks of at least 2"),
         (["--pipeline", 2, "--microbatches", 2, "--warmup-flush"], "the warm-up flush needs several chunks"),
+        (["--pipeline", 100000, "--microbatches", 100000], "make 20,000,000,000 operations, more than the 10,000,000 that can be planned"),
         (["--microbatches", 2], "the following arguments are required: --pipeline"),
     ],
 )

@@ -38,6 +38,8 @@ def test_nested_values_take_their_types() -> None:
     ("change", "complaint"),
     [
         ({"length_s": "2"}, "length_s: '2' is not a finite number"),
+        ({"length_s": 10**400}, "length_s: 1000000000000000000000000000000000000... is not a finite number"),
+        ({"sizes": {"tensor": 10**30}}, "sizes.tensor: 1000000000000000000000000000000 is not a whole number"),
         ({"length_s": True}, "length_s: True is not a finite number"),
         ({"length_s": float("nan")}, "length_s: nan is not a finite number"),
         ({"name": None}, "name: None is not a text"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from megatron_energy.profiles.profile import Curve, Profile
-from megatron_energy.profiles.remarks import doubtful_units, fixed_below_maximum, remarks, uneven_clocks
+from megatron_energy.profiles.remarks import doubtful_units, measured_at_one_clock, remarks, uneven_clocks
 
 
 def curve(*clocks_mhz: int, time_s: float = 1.0, energy_j: float = 300.0) -> Curve:
@@ -28,13 +28,15 @@ def test_without_the_highest_clock_the_baseline_is_at_the_next_one() -> None:
     )
 
 
-def test_an_operation_of_one_clock_below_the_highest_is_named() -> None:
-    curves = {(0, -1, "forward"): curve(1410, 1230), (0, -1, "backward"): curve(1230), (0, -1, "p2p"): curve(900)}
+@pytest.mark.parametrize("mhz", [1410, 1230])
+def test_an_operation_of_one_clock_is_named(mhz: int) -> None:
+    curves = {(0, -1, "forward"): curve(1410, 1230), (0, -1, "backward"): curve(mhz), (0, -1, "p2p"): curve(900)}
     assert uneven_clocks(Profile(curves)) == ""
     assert (
-        fixed_below_maximum(Profile(curves))
-        == "measured at one clock, and taken as the same at every other: backward of stage 0 (1230 MHz)"
+        measured_at_one_clock(Profile(curves))
+        == f"measured at one clock, and taken as the same at every other: backward of stage 0 ({mhz} MHz)"
     )
+    assert measured_at_one_clock(Profile({(0, -1, "forward"): curve(mhz), (0, -1, "backward"): curve(mhz)})) == ""
 
 
 @pytest.mark.parametrize(
