@@ -13,7 +13,6 @@ from megatron_energy.pipeline.graph import FloatArray, IntArray
 from megatron_energy.pipeline.replay import replay
 from megatron_energy.planning.early import lead_cost_j
 from megatron_energy.planning.problem import Problem
-from megatron_energy.profiles.curves import lower_hull
 
 
 def count_switches(sequence: IntArray) -> int:
@@ -34,9 +33,10 @@ def clocked_vertices(problem: Problem) -> tuple[IntArray, ...]:
 
 
 def useful_columns(problem: Problem) -> int:
-    """Number of clock columns, from the highest, that can save energy: below every vertex's cheapest clock nothing does."""
-    kinds = {(t.tobytes(), c.tobytes()): (t, c) for t, c in zip(problem.tables.time_s, problem.cost_j, strict=True)}
-    last = max((int(lower_hull(time_s, cost_j).max()) for time_s, cost_j in kinds.values()), default=0)
+    """Number of clock columns, from the highest, that can save energy: none below the last one is faster or cheaper, for any vertex."""
+    both = np.concatenate([problem.tables.time_s, problem.cost_j]).reshape(2, -1, problem.tables.time_s.shape[1])
+    below = np.minimum.accumulate(both[:, :, ::-1], axis=2)[:, :, ::-1]  # least of each column and all below it
+    last = int(np.argmax((both <= below).all(axis=(0, 1))))  # true of the lowest clock in any case
     return max(last, problem.baseline_column) + 1
 
 

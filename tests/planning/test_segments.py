@@ -189,6 +189,15 @@ def test_all_clocks_chosen_together_and_the_same_again():
     assert problem.evaluate(with_nodes.clocks).saved_percent >= problem.evaluate(without.clocks).saved_percent - 1e-9
 
 
+def test_a_clock_off_the_hull_of_noisy_measurements():
+    # the lowest clock for both, though it is off the hull of the first, and dearer than the highest for the second
+    problem = chain_problem([[1, 1.5, 1.4], [1, 1, 1]], [[10, 7, 7.7], [5, 9, 5.1]], slowdown=0.2)
+    for effort in (QUICK, THINNED, Effort(3, 60.0, 20, 60.0)):
+        found = few_switches(problem, bound(problem), 0, effort)
+        assert found.clocks.tolist() == [2, 2]
+        assert found.limit_energy_j is None or found.limit_energy_j <= problem.effective_j(found.clocks) * (1 + 1e-9)
+
+
 def test_early_raises_are_avoided_where_they_cost_more_than_they_save():
     # a raise comes early by nearly a whole operation: alternating clocks would gain nothing
     time_s, energy_j = [[1, 1.5]] * 4, [[100, 80]] * 4

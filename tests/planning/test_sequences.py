@@ -30,6 +30,12 @@ def test_clocks_below_every_cheapest_one_are_useless():
     assert useful_columns(chain_problem([[1, 2, 3, 4]], [[10, 7, 6, 8]], baseline_column=3)) == 4
 
 
+def test_a_clock_off_the_hull_is_useful_where_it_is_faster_or_cheaper():
+    assert useful_columns(chain_problem([[1.0, 1.5, 1.4]], [[10, 7, 7.7]])) == 3  # faster than the one above it
+    assert useful_columns(chain_problem([[1.0, 1.5, 1.5]], [[10, 7, 7.7]])) == 2
+    assert useful_columns(chain_problem([[1.0, 1.5, 1.5], [1.0, 1.0, 1.0]], [[10, 7, 7.7], [5, 9, 5.1]])) == 3  # cheaper for the other one
+
+
 def test_cost_of_early_raises_by_hand():
     # operations of 2 s at 100 W or 4 s at 25 W; the lead is half a second
     problem = chain_problem([[2, 4], [2, 4], [2, 4]], [[200, 100], [200, 100], [200, 100]], slowdown=2.0)
