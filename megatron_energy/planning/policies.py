@@ -93,11 +93,12 @@ def solve(
     if policy == "operations":
         return Solution(per_operation(due, found), found)
     enough = max((len(chain) for chain in problem.graph.chains), default=0)  # a GPU cannot switch more often than it has operations
-    budget, known = min(max_switches, enough), [uniform(problem), *starts]
+    budget, known, complete = min(max_switches, enough), [uniform(problem), *starts], True
     if due is not problem:
-        known.append(few_switches(due, found, budget, replace(EFFORTS[effort], proof_rounds=0), lead_s=lead_s, seed=seed).clocks)
+        early = few_switches(due, found, budget, replace(EFFORTS[effort], proof_rounds=0), lead_s=lead_s, seed=seed)
+        known, complete = [*known, early.clocks], early.complete
     search = few_switches(problem, found, budget, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
-    return Solution(search.clocks, found, search.limit_energy_j, search.complete)
+    return Solution(search.clocks, found, search.limit_energy_j, complete and search.complete)
 
 
 def _worth_keeping(problem: Problem, found: Bound) -> Problem:

@@ -9,12 +9,13 @@ from megatron_energy.errors import UserError
 from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.replay import makespans, replay
 from megatron_energy.pipeline.schedule import Schedule
+from megatron_energy.planning import policies
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.columns import limit
 from megatron_energy.planning.early import early_raises_j
 from megatron_energy.planning.policies import POLICIES, solve
 from megatron_energy.planning.problem import Problem
-from megatron_energy.planning.segments import EFFORTS, ENOUGH, Effort, few_switches
+from megatron_energy.planning.segments import EFFORTS, ENOUGH, Effort, Search, few_switches
 from megatron_energy.planning.sequences import Space, clocked_vertices, count_switches
 from megatron_energy.planning.thinning import thinned
 from tests.planning.pipelines import chain_problem, gpu_tables, small_problem
@@ -166,6 +167,15 @@ def test_a_search_that_runs_out_of_time_says_so(effort):
     assert not found.complete
     assert in_time(problem, found.clocks)
     assert most_switches(problem, found.clocks) <= 8
+
+
+@pytest.mark.parametrize("complete", [(False, True), (True, False), (True, True)], ids=str)
+def test_all_searches_of_a_solution_have_to_be_complete(complete, monkeypatch):
+    problem = small_problem(2, 1, 2, slowdown=100.0)  # later than any plan needs: searched twice
+    searches = iter([Search(problem.baseline_clocks, None, each) for each in complete])
+    monkeypatch.setattr(policies, "few_switches", lambda *_, **__: next(searches))
+    assert solve(problem, "segments").complete == all(complete)
+    assert not list(searches)
 
 
 def test_large_graphs_get_fewer_rounds_and_the_largest_no_branch_and_bound():
