@@ -68,6 +68,8 @@ def _refuse_schedule_options(args: argparse.Namespace) -> None:
         given = getattr(args, name)
         if given not in (None, False) and not (name == "chunks" and given == 1):
             raise UserError(f"--graph stands for its own schedule and clocks: leave out --{name.replace('_', '-')}")
+    if args.by_rank or args.slower or args.expert > 1:
+        raise UserError("--graph gives every unit a stage of its own in the profile: leave out --by-rank, --slower and --expert")
 
 
 def _summary(plan: "GraphPlan", gpus_per_unit: int) -> dict[str, object]:

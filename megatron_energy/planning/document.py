@@ -28,6 +28,8 @@ def read_document(path: str | os.PathLike[str], what: str, schema: str, version:
         raise UserError(f"cannot read the {what} {path}: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path} is no {what}: not JSON ({error})") from error
+    except RecursionError as error:
+        raise UserError(f"{path} is no {what}: its brackets are nested too deeply") from error
     if not isinstance(body, dict) or body.get("schema") != schema:
         raise UserError(f"{path} is no {what}: {otherwise}")
     if body.get("version") != version:

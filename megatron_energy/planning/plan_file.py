@@ -49,5 +49,5 @@ def _check_ranks(plan: Plan) -> None:
         ranks = sorted(rank for u in plan.units for rank in ranks_of(u.ranks, plan.gpus))
     except ValueError as error:
         raise ValueError(f"units: {error}") from None
-    if ranks != list(range(plan.gpus)):
+    if len(ranks) != plan.gpus or ranks != list(range(plan.gpus)):
         raise ValueError("units: not one list of segments per rank")

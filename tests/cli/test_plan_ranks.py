@@ -56,6 +56,23 @@ def test_a_slow_gpu_that_was_edited(job: list[object], shell: Shell, tmp_path: P
     assert "plan.json: provenance.slower: 'often' is not RANK=FACTOR" in line
 
 
+def test_a_plan_that_was_edited_beyond_reason(job: list[object], shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    shell.json("plan", *job, "--by-rank", "--slower", "1=1.6", "--out", out)
+    body = json.loads(out.read_text(encoding="utf-8"))
+    body["layout"]["tensor"] = 10**12
+    out.write_text(json.dumps(body), encoding="utf-8")
+    line = shell.complaint("replay", "--profile", tmp_path / "profile.csv", "--plan", out)
+    assert "units: not one list of segments per rank" in line
+    out.write_text("[" * 200_000, encoding="utf-8")
+    assert "nested too deeply" in shell.complaint("replay", "--profile", tmp_path / "profile.csv", "--plan", out)
+
+
+def test_a_graph_knows_no_ranks(shell: Shell) -> None:
+    line = shell.complaint("plan", "--profile", "p.csv", "--graph", "g.json", "--slower", "1=1.1")
+    assert line.endswith("leave out --by-rank, --slower and --expert")
+
+
 def test_replay_gives_the_same_figures(job: list[object], shell: Shell, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     made = shell.json("plan", *job, "--data", 2, "--by-rank", "--slower", "1=1.1", "--slower", "3=1.05", "--out", out)
