@@ -73,7 +73,7 @@ def solve(
         problem: what is to be planned.
         policy: one of :data:`POLICIES` or :data:`PLAIN_POLICIES`.
         max_switches: of ``segments``: most changes per GPU and iteration, counted cyclically (so 1 equals 0).
-        effort: of ``segments``: ``default`` (seconds) or ``high`` (minutes; also proves how much so few switches can save).
+        effort: of ``segments``: ``default`` (seconds) or ``high`` (minutes, never worse; also proves how much so few switches can save).
         lead_s: how early raises will be requested: ``segments`` counts what that costs.
         seed: of the search.
         starts: (n,) clock columns of plans that ``segments`` may be no worse than, such as one for fewer switches.
@@ -97,6 +97,8 @@ def solve(
     if due is not problem:
         early = few_switches(due, found, budget, replace(EFFORTS[effort], proof_rounds=0), lead_s=lead_s, seed=seed)
         known, complete = [*known, early.clocks], early.complete
+    if effort != "default":  # a longer search takes other ways, and is never to be worse
+        known.append(few_switches(problem, found, budget, EFFORTS["default"], lead_s=lead_s, seed=seed, starts=known).clocks)
     search = few_switches(problem, found, budget, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
     return Solution(search.clocks, found, search.limit_energy_j, complete and search.complete)
 

@@ -78,6 +78,9 @@ alone lead near the best plan, with fewer they do not."""
 MANY, MORE = 12, 4
 """Switches of that plan, at least, and how many more than allowed."""
 
+NUMBERS = 40_000
+"""Vertices times units above which thinning takes too long: every removal of a switch is judged against all others."""
+
 LARGEST = 4096
 """Vertices above which branch and bound takes too long."""
 
@@ -129,7 +132,7 @@ def few_switches(
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
-    if effort.nodes and FEWEST <= max_switches < ENOUGH:
+    if effort.nodes and FEWEST <= max_switches < ENOUGH and len(problem.graph.vertices) * len(space.units) <= NUMBERS:
         plan = _from_more(problem, found, max_switches, effort, lead_s=lead_s, seed=seed)
         in_time = problem.meets_deadline(problem.iteration_s(plan))
         descent.go_on_from(plan if in_time else priced_start(space, found), warm=True)
@@ -139,7 +142,7 @@ def few_switches(
     if not effort.proof_rounds:
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
-    first = min(effort.rounds, FIRST)
+    first = min(max(effort.rounds - TURN, 1), FIRST)
     complete = _searched(descent, effort, first, begin_s + effort.time_s)
     proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.thread_time() + effort.proof_s)
     descent.start_from(proof.state)

@@ -7,6 +7,7 @@ from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning.problem import Problem
 from megatron_energy.profiles.profile import Curve, Profile
 from megatron_energy.profiles.tables import Tables, build_tables
+from tests.planning.pipelines import gpu_tables
 
 CLOCKS_MHZ = (1400, 1200, 1000, 800)
 
@@ -57,3 +58,13 @@ def with_tables(problem, time_s, energy_j, **settings):
         clock_mhz, np.broadcast_to(np.array(time_s, float), shape).copy(), np.broadcast_to(np.array(energy_j, float), shape).copy()
     )
     return Problem(problem.graph, tables, **{"blocking_power_w": problem.blocking_power_w, **settings})
+
+
+def real_problem(p2p="overlap", **settings):
+    """Four stages, two chunks, eight microbatches with Megatron's own transfers, gradient sync and optimizer as fixed steps."""
+    graph = build_graph(Schedule(4, 8, 2, p2p=p2p), transfer_s=0.01, grad_sync=True, optimizer=True)
+    tables = gpu_tables(graph, clocks=tuple(range(1400, 899, -25)))
+    for v, vertex in enumerate(graph.vertices):
+        if vertex.kind in ("grad-sync", "optimizer"):
+            tables.time_s[v], tables.energy_j[v] = 0.5, 60.0
+    return Problem(graph, tables, 80.0, **settings)

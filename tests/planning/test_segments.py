@@ -6,32 +6,20 @@ import numpy as np
 import pytest
 
 from megatron_energy.errors import UserError
-from megatron_energy.pipeline.build import build_graph
 from megatron_energy.pipeline.replay import makespans, replay
-from megatron_energy.pipeline.schedule import Schedule
 from megatron_energy.planning import policies
 from megatron_energy.planning.bound import bound
 from megatron_energy.planning.columns import limit
 from megatron_energy.planning.early import early_raises_j
 from megatron_energy.planning.policies import POLICIES, solve
-from megatron_energy.planning.problem import Problem
 from megatron_energy.planning.segments import EFFORTS, ENOUGH, Effort, Search, few_switches
 from megatron_energy.planning.sequences import Space, clocked_vertices, count_switches
 from megatron_energy.planning.thinning import thinned
-from tests.planning.pipelines import chain_problem, gpu_tables, small_problem
+from tests.planning.pipelines import chain_problem, small_problem
+from tests.planning.problems import real_problem
 
 QUICK = Effort(rounds=6, time_s=60.0)
 THINNED = Effort(rounds=6, time_s=60.0, nodes=1)
-
-
-def real_problem(p2p="overlap", **settings):
-    """Four stages, two chunks, eight microbatches with Megatron's own transfers, gradient sync and optimizer as fixed steps."""
-    graph = build_graph(Schedule(4, 8, 2, p2p=p2p), transfer_s=0.01, grad_sync=True, optimizer=True)
-    tables = gpu_tables(graph, clocks=tuple(range(1400, 899, -25)))
-    for v, vertex in enumerate(graph.vertices):
-        if vertex.kind in ("grad-sync", "optimizer"):
-            tables.time_s[v], tables.energy_j[v] = 0.5, 60.0
-    return Problem(graph, tables, 80.0, **settings)
 
 
 def most_switches(problem, clocks):
@@ -261,16 +249,6 @@ def test_limit_is_tight_where_mixing_sequences_is_no_gain():
     space = Space(problem, 0)
     proof = limit(space, bound(problem), [space.baseline()], 100, float("inf"))
     assert proof.energy_j == pytest.approx(60.0, rel=1e-6)
-
-
-def test_high_effort_proves_a_limit(monkeypatch):
-    monkeypatch.setitem(EFFORTS, "high", Effort(3, 60.0, 25, 60.0))
-    problem = real_problem("batched")
-    found = solve(problem, "segments", effort="high", max_switches=4)
-    assert found.limit_energy_j is not None
-    assert found.bound.energy_j <= found.limit_energy_j * (1 + 1e-9)
-    energy_j = problem.energy_j(problem.effective_j(found.clocks), problem.iteration_s(found.clocks))
-    assert found.limit_energy_j <= energy_j * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("settings", [{}, {"slowdown": 0.08}, {"straggler": 1.1}])
