@@ -60,7 +60,10 @@ FIRST = 21
 """Rounds before column generation proves a limit. Per so many, or a part of them, the search with more switches takes a turn."""
 
 SMALL = 220
-"""Vertices up to which all rounds are done."""
+"""Vertices up to which all rounds are done, and there is time for more."""
+
+AFRESH = 6
+"""Those: away from the plan thinned out, in whose making early raises count for little."""
 
 MEDIUM = 2048
 """Vertices up to which there is time for a second try."""
@@ -132,7 +135,8 @@ def few_switches(
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
-    if effort.nodes and FEWEST <= max_switches < ENOUGH and len(problem.graph.vertices) * len(space.units) <= NUMBERS:
+    thin = effort.nodes and FEWEST <= max_switches < ENOUGH and len(problem.graph.vertices) * len(space.units) <= NUMBERS
+    if thin:
         plan = _from_more(problem, found, max_switches, effort, lead_s=lead_s, seed=seed)
         in_time = problem.meets_deadline(problem.iteration_s(plan))
         descent.go_on_from(plan if in_time else priced_start(space, found), warm=True)
@@ -141,6 +145,10 @@ def few_switches(
         descent.go_on_from(priced_start(space, found), warm=large)
     if not effort.proof_rounds:
         complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
+        if thin and len(problem.graph.vertices) <= SMALL:
+            descent.warm = False
+            descent.go_on_from(priced_start(space, found), warm=False)
+            complete &= _searched(descent, effort, AFRESH, begin_s + effort.time_s)
         return Search(economise(space, descent.best.state), None, complete)
     first = min(max(effort.rounds - TURN, 1), FIRST)
     complete = _searched(descent, effort, first, begin_s + effort.time_s)
