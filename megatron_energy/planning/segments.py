@@ -131,7 +131,7 @@ def few_switches(
         return Search(problem.baseline_clocks, None, True)
     effort = effort.sized(len(problem.graph.vertices))
     large = len(problem.graph.vertices) >= LARGE
-    begin_s = time.thread_time()
+    stop_at_s = time.thread_time() + effort.time_s
     descent = Descent(space, found.deadline_price_w, seed)
     for state in starts:
         descent.offer(state)
@@ -143,19 +143,24 @@ def few_switches(
         effort = replace(effort, rounds=min(effort.rounds, effort.rounds_after))
     elif effort.rounds:
         descent.go_on_from(priced_start(space, found), warm=large)
-    if not effort.proof_rounds:
-        complete = _searched(descent, effort, effort.rounds, begin_s + effort.time_s)
-        if thin and len(problem.graph.vertices) <= SMALL:
-            descent.warm = False
-            descent.go_on_from(priced_start(space, found), warm=False)
-            complete &= _searched(descent, effort, AFRESH, begin_s + effort.time_s)
-        return Search(economise(space, descent.best.state), None, complete)
-    first = min(max(effort.rounds - TURN, 1), FIRST)
-    complete = _searched(descent, effort, first, begin_s + effort.time_s)
+    if effort.proof_rounds:
+        return _with_proof(descent, found, effort, stop_at_s, large=large)
+    complete = _searched(descent, effort, effort.rounds, stop_at_s)
+    if thin and len(problem.graph.vertices) <= SMALL:
+        descent.warm = False
+        descent.go_on_from(priced_start(space, found), warm=False)
+        complete &= _searched(descent, effort, AFRESH, stop_at_s)
+    return Search(economise(space, descent.best.state), None, complete)
+
+
+def _with_proof(descent: Descent, found: Bound, effort: Effort, stop_at_s: float, *, large: bool) -> Search:
+    """Some rounds, the proof of the limit, and the other rounds, from where the proof's mix leads."""
+    space, first = descent.space, min(max(effort.rounds - TURN, 1), FIRST)
+    complete = _searched(descent, effort, first, stop_at_s)
     proof = limit(space, found, [space.baseline(), descent.best.state], effort.proof_rounds, time.thread_time() + effort.proof_s)
     descent.start_from(proof.state)
     descent.warm = large
-    complete &= _searched(descent, effort, effort.rounds - first, begin_s + effort.time_s + effort.proof_s)
+    complete &= _searched(descent, effort, effort.rounds - first, stop_at_s + effort.proof_s)
     return Search(economise(space, descent.best.state), proof.energy_j, complete and proof.complete)
 
 
