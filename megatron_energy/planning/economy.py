@@ -3,7 +3,6 @@
 import numpy as np
 
 from megatron_energy.pipeline.graph import IntArray
-from megatron_energy.pipeline.replay import makespans
 from megatron_energy.planning.problem import TIME_TOLERANCE
 from megatron_energy.planning.sequences import Candidate, Space, count_switches, cut_positions
 
@@ -23,10 +22,7 @@ def economise(space: Space, state: IntArray) -> IntArray:
     while candidates := merged(space, state):
         durations, gain = space.trials(state, candidates)
         removed = np.array([count_switches(state[space.members[c.unit]]) - count_switches(c.sequence) for c in candidates])
-        length_s = makespans(problem.graph, durations)
-        longer_s = np.maximum(length_s, problem.earliest_horizon_s) - max(problem.iteration_s(state), problem.earliest_horizon_s)
-        cost_j = gain + problem.horizon_power_w * longer_s
-        loss = np.where(length_s <= latest_s, cost_j - worth_j * removed, np.inf)
+        loss = space.change_j(state, durations, gain, latest_s) - worth_j * removed
         best = int(loss.argmin())
         if loss[best] >= 0:
             break

@@ -155,8 +155,7 @@ def segments_planner(max_switches: int, effort: Effort | None = None) -> Planner
 
     def plan(problem: Problem, found: Bound, starts: Sequence[IntArray]) -> IntArray:
         rounds = ROUNDS if len(problem.graph.vertices) < LARGE else FEWER
-        most = min(max_switches, max(map(len, problem.graph.chains)))  # a GPU cannot switch more often than it has operations
-        return few_switches(problem, found, most, effort or Effort(rounds, NET_S), starts=starts).clocks
+        return few_switches(problem, found, max_switches, effort or Effort(rounds, NET_S), starts=starts).clocks
 
     return plan
 

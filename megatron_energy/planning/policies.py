@@ -92,14 +92,14 @@ def solve(
     due = _worth_keeping(problem, found)
     if policy == "operations":
         return Solution(per_operation(due, found), found)
-    enough = max((len(chain) for chain in problem.graph.chains), default=0)  # a GPU cannot switch more often than it has operations
-    budget, known, complete = min(max_switches, enough), [uniform(problem), *starts], True
+    known, complete = [uniform(problem), *starts], True
     if due is not problem:
-        early = few_switches(due, found, budget, replace(EFFORTS[effort], proof_rounds=0), lead_s=lead_s, seed=seed)
+        early = few_switches(due, found, max_switches, replace(EFFORTS[effort], proof_rounds=0), lead_s=lead_s, seed=seed)
         known, complete = [*known, early.clocks], early.complete
     if effort != "default":  # a longer search takes other ways, and is never to be worse
-        known.append(few_switches(problem, found, budget, EFFORTS["default"], lead_s=lead_s, seed=seed, starts=known).clocks)
-    search = few_switches(problem, found, budget, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
+        short = few_switches(problem, found, max_switches, EFFORTS["default"], lead_s=lead_s, seed=seed, starts=known)
+        known, complete = [*known, short.clocks], complete and short.complete
+    search = few_switches(problem, found, max_switches, EFFORTS[effort], lead_s=lead_s, seed=seed, starts=known)
     return Solution(search.clocks, found, search.limit_energy_j, complete and search.complete)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
-from megatron_energy.pipeline.replay import makespans
 from megatron_energy.planning.moves import Prices, intervals
 from megatron_energy.planning.sequences import Candidate, Space, distinct
 
@@ -71,18 +70,10 @@ class Polish:
         if not candidates:
             return []
         durations, gain = self.space.trials(state, candidates)
-        change_j = self._change_j(state, durations, gain)
+        change_j = self.space.change_j(state, durations, gain, self.deadline_s)
         if change_j.min() < -self.settled_j:
             return self._together(state, candidates, durations, gain, change_j)
         return self._pair(state, candidates, durations, gain)
-
-    def _change_j(self, state: IntArray, durations: FloatArray, gain: FloatArray) -> FloatArray:
-        """(B,) change of the energy, infinite where the deadline is missed."""
-        problem = self.space.problem
-        length_s = makespans(problem.graph, durations)
-        now_s = max(problem.iteration_s(state), problem.earliest_horizon_s)
-        horizon_s = np.maximum(length_s, problem.earliest_horizon_s) - now_s
-        return np.where(length_s <= self.deadline_s, gain + problem.horizon_power_w * horizon_s, np.inf)
 
     def _together(
         self, state: IntArray, candidates: Sequence[Candidate], durations: FloatArray, gain: FloatArray, change_j: FloatArray
@@ -90,7 +81,7 @@ class Polish:
         """The best candidate of every unit, best first, as many as save the most together."""
         ranked = best_per_unit(candidates, change_j, -self.settled_j)
         together = self.space.accumulated(state, candidates, durations, ranked)
-        best = int(self._change_j(state, together, np.cumsum(gain[ranked])).argmin())
+        best = int(self.space.change_j(state, together, np.cumsum(gain[ranked]), self.deadline_s).argmin())
         return [candidates[index] for index in ranked[: best + 1]]
 
     def _pair(self, state: IntArray, candidates: Sequence[Candidate], durations: FloatArray, gain: FloatArray) -> list[Candidate]:
@@ -105,7 +96,7 @@ class Polish:
             return []
         first, second = first[useful], second[useful]
         pairs = durations[:, first] + durations[:, second] - self.space.durations(state)[:, np.newaxis]
-        change_j = self._change_j(state, pairs, saved_j[useful])
+        change_j = self.space.change_j(state, pairs, saved_j[useful], self.deadline_s)
         best = int(change_j.argmin())
         return [candidates[int(first[best])], candidates[int(second[best])]] if change_j[best] < -self.settled_j else []
 

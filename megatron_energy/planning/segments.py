@@ -126,6 +126,7 @@ def few_switches(
         seed: same seed, same plan.
         starts: (n,) clock columns of plans to be no worse than; those that miss the deadline or switch more often are ignored.
     """
+    max_switches = min(max_switches, max(map(len, problem.graph.chains), default=0))  # a GPU has no more than it has operations
     space = Space(problem, max_switches, lead_s)
     if not space.units or space.clocks == 1 or problem.deadline_s <= 0:  # nothing to choose
         return Search(problem.baseline_clocks, None, True)

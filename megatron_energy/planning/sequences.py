@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megatron_energy.pipeline.graph import FloatArray, IntArray
-from megatron_energy.pipeline.replay import replay
+from megatron_energy.pipeline.replay import makespans, replay
 from megatron_energy.planning.early import lead_cost_j
 from megatron_energy.planning.problem import Problem
 
@@ -123,6 +123,21 @@ class Space:
             durations[member, column] = self.time_s[member, candidate.sequence]
             gain[column] = self.unit_cost(candidate.unit, candidate.sequence) - now[candidate.unit]
         return durations, gain
+
+    def change_j(self, state: IntArray, durations: FloatArray, gain: FloatArray, latest_s: float) -> FloatArray:
+        """(B,) change of the energy, what the longer or shorter waiting costs included; infinite where an iteration takes longer than that.
+
+        Args:
+            state: (n,) clock columns that are compared with.
+            durations: (n, B) seconds.
+            gain: (B,) change of effective J.
+            latest_s: the longest iteration.
+        """
+        problem = self.problem
+        length_s = makespans(problem.graph, durations)
+        now_s = max(problem.iteration_s(state), problem.earliest_horizon_s)
+        horizon_s = np.maximum(length_s, problem.earliest_horizon_s) - now_s
+        return np.where(length_s <= latest_s, gain + problem.horizon_power_w * horizon_s, np.inf)
 
     def accumulated(self, state: IntArray, candidates: Sequence[Candidate], durations: FloatArray, ranked: Sequence[int]) -> FloatArray:
         """(n, R) durations when the first, the first two, ... of R candidates of different units replace their sequences.

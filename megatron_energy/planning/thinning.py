@@ -41,7 +41,7 @@ REFINED, MOST_REFINED = 1200, 3
 """Vertices of all plans together whose clocks are at last chosen anew, and plans at most; the best one in any case."""
 
 WHOLE = 512
-"""Vertices up to which all of them are solved."""
+"""Vertices up to which all programs are solved and all rounds done."""
 
 
 def thinned(problem: Problem, found: Bound, state: IntArray, more: int, fewer: int, lead_s: float, stop_at_s: float) -> IntArray:
@@ -90,7 +90,7 @@ def _refined(polish: Polish, state: IntArray, stop_at_s: float) -> IntArray:
 
 def _selected(target: Space, state: IntArray, cuts: dict[int, Cuts], found: Bound, stop_at_s: float) -> list[IntArray]:
     """Plans with the target's switches, selected among some boundaries."""
-    part = min(1.0, WHOLE / max(len(state), 1))
+    part = _part(state)
     mixes = Selection(target, cuts).best(round(PROGRAMS * part), max(2, round(KEPT * part)), stop_at_s)
     target.price_raises(state)
     polish = Polish(target, found.deadline_price_w)
@@ -100,10 +100,15 @@ def _selected(target: Space, state: IntArray, cuts: dict[int, Cuts], found: Boun
 
 def _of_sequences(target: Space, found: Bound, state: IntArray, stop_at_s: float) -> dict[int, Cuts]:
     """Every unit's boundaries in a mix of whole sequences: those of the largest shares."""
-    rounds = max(2, round(ROUNDS * min(1.0, WHOLE / max(len(state), 1))))
+    rounds = max(2, round(ROUNDS * _part(state)))
     share = limit(target, found, [target.baseline(), state], rounds, stop_at_s).change_share
     most = {unit: np.argsort(-own, kind="stable")[:PLACES] for unit, own in share.items()}
     return {unit: tuple(np.sort(places[share[unit][places] > LEAST_SHARE]).tolist()) for unit, places in most.items()}
+
+
+def _part(state: IntArray) -> float:
+    """Part of the work that there is time for."""
+    return min(1.0, WHOLE / max(len(state), 1))
 
 
 def _without_the_least(space: Space, state: IntArray) -> IntArray:
